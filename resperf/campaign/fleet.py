@@ -22,7 +22,7 @@ from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import row_identity
 from resperf.campaign.plan import Plan
 from resperf.campaign.process import Interrupted, MeasuringProcess, ProcessLost, WorkerSettings
-from resperf.campaign.remote import RemoteDevice, RemoteProcess, versions_here
+from resperf.campaign.remote import RemoteDevice, RemoteProcess, refuse_versions, versions_here
 from resperf.campaign.runner import CampaignResult, Run, hopeless, stop_signals
 from resperf.campaign.spec import Campaign
 from resperf.campaign.store import Store, written_rows
@@ -68,6 +68,7 @@ class _Fleet:
     hours: float | None
     stop: threading.Event
     steps: Steps
+    versions: Mapping[str, str]
     results: dict[Path, CampaignResult] = field(default_factory=dict)
     failures: dict[_Slot, Exception] = field(default_factory=dict)
     groups: list[_Group] = field(default_factory=list)
@@ -76,7 +77,6 @@ class _Fleet:
     _done: set[_Slot] = field(default_factory=set)
     _losses: Counter[_Slot] = field(default_factory=Counter)
     _outputs: dict[_Slot, Path] = field(default_factory=dict)
-    _versions: Mapping[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: queue.SimpleQueue[_Slot] = field(default_factory=queue.SimpleQueue)
 
@@ -154,9 +154,10 @@ class _Fleet:
 
     def _measure_on(self, device: RemoteDevice, slot: _Slot) -> None:
         target = self.bench.target
-        self._refuse_versions(device.actor.call("versions", target.packages, wants_stop=self._asks))
+        with self._lock:
+            self.versions = refuse_versions(device, target.packages, self.versions)
         threads = os.environ.get("OMP_NUM_THREADS")
-        number = device.actor.call("reserve", target, self.bench.settings, threads)
+        number = device.reserve(target, self.bench.settings, threads)
 
         def start(settings: WorkerSettings, wants_stop: Any) -> MeasuringProcess:
             return RemoteProcess(device, settings, lambda: wants_stop() or self._asks())
@@ -171,15 +172,6 @@ class _Fleet:
 
     def _asks(self) -> bool:
         return self.stop.is_set()
-
-    def _refuse_versions(self, there: Mapping[str, str]) -> None:
-        """Refuse a node whose versions differ from this machine's, or else the first node's."""
-        with self._lock:
-            here = self._versions = {**there, **self._versions}
-        differ = [f"{name} {there.get(name, 'missing')} there, {here[name]} here"
-                  for name in here if there.get(name) != here[name]]  # fmt: skip
-        if differ:
-            raise CampaignError(f"{'; '.join(differ)}: install the same versions on every node")
 
     def _group(self, bench: Bench, setting: Setting, platform: Platform) -> _Group:
         """Return the group of a device; plan for a new one."""
@@ -267,8 +259,8 @@ def run_on_cluster(
     hours = campaign.run.time_limit(hours)
     with on_ray.connected(address), stop_signals() as stop:
         steps = Steps("rows", leave=True)
-        fleet = _Fleet(campaign, folder, bench, hours, stop, steps)
-        fleet._versions = versions_here(bench.target.packages)
+        versions = versions_here(bench.target.packages)
+        fleet = _Fleet(campaign, folder, bench, hours, stop, steps, versions)
         try:
             fleet.measure_all()
         finally:

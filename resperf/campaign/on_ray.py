@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -26,7 +26,8 @@ AUTO, LOCAL = "auto", "local"
 """Addresses: of the cluster that runs on this machine, and of one that is started for a command."""
 NICENESS = "0"
 """Of actors beyond their node's; Ray's own is 15."""
-CONNECT_S = 5.0
+CONNECT_S, FREE_S = 5.0, 60.0
+"""How long to wait for an answer, and for what others have reserved."""
 OBJECTS_BYTES = 100_000_000
 """Of Ray's store, which holds graphs of networks only; by default it takes a third of memory."""
 
@@ -39,12 +40,15 @@ class RayNode:
     ----------
     node_id, host, address : str
     gpus : int
+    bundle : (PlacementGroup, int) or None
+        What is reserved of it (see `reserved`).
     """
 
     node_id: str
     host: str
     address: str
     gpus: int
+    bundle: Any = None
 
 
 @contextmanager
@@ -106,6 +110,32 @@ def nodes() -> list[RayNode]:
     ]  # fmt: skip
 
 
+@contextmanager
+def reserved(count: int, gpus: int) -> Iterator[list[RayNode]]:
+    """Reserve a processor and GPUs on each of so many nodes inside the ``with`` block.
+
+    Raises
+    ------
+    ResperfError
+        If so many nodes do not have them free.
+    """
+    import ray
+    from ray import util
+
+    needed = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
+    group = util.placement_group([needed] * count, strategy="STRICT_SPREAD")
+    try:
+        if not ray.wait([group.ready()], timeout=FREE_S)[0]:
+            raise ResperfError(
+                f"{count} nodes with {needed} free are not there; wait for what runs on them"
+            )
+        by_id = {node.node_id: node for node in nodes()}
+        places = util.placement_group_table(group)["bundles_to_node_id"]
+        yield [replace(by_id[places[index]], bundle=(group, index)) for index in range(count)]
+    finally:
+        util.remove_placement_group(group)
+
+
 def put(value: bytes) -> Any:
     """Store a value, which each node fetches once; return a reference to pass to `Actor.call`."""
     import ray
@@ -129,9 +159,13 @@ class Actor:
 
     def __init__(self, made: type[Any], node: RayNode, gpus: int = 0) -> None:
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util import scheduling_strategies as strategies
 
         self.node = node
+        if node.bundle:
+            place = strategies.PlacementGroupSchedulingStrategy(*node.bundle)
+        else:
+            place = strategies.NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         environment = {
             # What is set to nothing is left alone by Ray, and mended by `made`.
             "RAY_worker_niceness": NICENESS,
@@ -144,7 +178,7 @@ class Actor:
                 num_cpus=0,
                 num_gpus=gpus,
                 runtime_env={"env_vars": environment},
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+                scheduling_strategy=place,
             )
             .remote()
         )

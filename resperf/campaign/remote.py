@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from resperf.campaign.process import (
     oom_score_adj,
 )
 from resperf.campaign.runner import only_campaign_on
+from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.network import graph_digest, weightless
 from resperf.platform import Platform
@@ -60,6 +62,18 @@ class NodeActor:
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
         """Return this node's `versions_here`."""
         return versions_here(packages)
+
+    @on_ray.answering
+    def machine(self) -> str:
+        """Return what tells this machine, as long as it runs, from others."""
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        return boot.read_text() if boot.exists() else socket.gethostname()
+
+    @on_ray.answering
+    def free_port(self) -> int:
+        """Return a port on which nothing listens."""
+        with socket.create_server(("", 0)) as listener:
+            return int(listener.getsockname()[1])
 
     @on_ray.answering
     def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
@@ -136,6 +150,11 @@ class RemoteDevice:
         self._graphs = graphs
         self._there: dict[Path, Path] = {}
 
+    def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
+        """Keep other campaigns off the device; return its number."""
+        number: int = self.actor.call("reserve", target, settings, threads)
+        return number
+
     def path_of(self, path: Path) -> Path:
         """Return where a network is on the node; send it if it is not yet there."""
         if path not in self._there:
@@ -143,6 +162,28 @@ class RemoteDevice:
                 self._graphs[path] = on_ray.put(weightless(path))
             self._there[path] = self.actor.call("add_network", path.stem, self._graphs[path])
         return self._there[path]
+
+
+def refuse_versions(
+    device: RemoteDevice, packages: Sequence[str], known: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Refuse a node with other versions; return those known by now: the first that has one says.
+
+    Raises
+    ------
+    CampaignError
+        If versions differ, or the node cannot run this resperf at all.
+    """
+    there: Mapping[str, str] = device.actor.call("versions", packages)
+    here = {**there, **known}
+    differ = [f"{name} {there.get(name, 'missing')} there, {here[name]} here"
+              for name in here if there.get(name) != here[name]]  # fmt: skip
+    if differ:
+        raise CampaignError(
+            f"{device.actor.node.host} has other versions ({'; '.join(differ)}): install the same "
+            "on every node"
+        )
+    return here
 
 
 class RemoteProcess(MeasuringProcess):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -189,7 +189,7 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with only_campaign_on(bench.monitor()):
+    with only_campaign_on(bench.monitor()) if bench.start is None else nullcontext():
         planned, setting, platform = plan_campaign(campaign, bench)
         store = Store(
             output,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
+from resperf.cli._sections import COMMON, HOW, SEVERAL, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
@@ -73,6 +73,12 @@ _COUNTED = ("threads", "processes")
     "Measure on all nodes of a cluster of Ray (by default of the one that runs here), or on all "
     "GPUs of this machine (local); -o is then a folder, with a dataset for each device.",
 )
+@options.numbers(
+    "--hosts",
+    section=SEVERAL,
+    help="With --ray: numbers of hosts that share each training step of a network, one after the "
+    "other, each with --processes processes (torch only).",
+)
 @options.paths(
     "--networks",
     "--network",
@@ -104,6 +110,7 @@ def command(
     exclude: tuple[Path, ...],
     adaptive: bool,
     ray: str | None,
+    hosts: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -138,12 +145,21 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
+    if hosts and (ray is None or defined.kinds or target.framework != "torch"):
+        raise CampaignError(
+            "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
+            "torch and --training, and choose a campaign of [networks] alone"
+        )
     if ray is not None:
         from resperf.campaign.fleet import run_on_cluster
+        from resperf.campaign.hosts import run_on_hosts
 
         folder = output or default_output(defined.name, target, settings).with_suffix("")
         _refuse_with_ray(folder, adaptive=adaptive, numbered="device" in settings)
-        results = run_on_cluster(defined, folder, bench, ray, hours=hours)
+        if hosts:
+            results = run_on_hosts(defined, folder, bench, ray, hosts, hours=hours)
+        else:
+            results = run_on_cluster(defined, folder, bench, ray, hours=hours)
         show_results(results, as_json=as_json, several=True)
         return
     acquisition: Acquisition | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from resperf.campaign import on_ray
+from resperf.campaign.remote import NodeActor
 from resperf.devices import canonical_device
 from resperf.devices.cluster import Cluster, Link, Node
 from resperf.errors import ResperfError, require
@@ -44,12 +44,12 @@ def _product_flops_per_s() -> float:
     return 2.0 * PRODUCT_SIDE**3 / min(times_s)
 
 
-class NodeSurvey:
+class NodeSurvey(NodeActor):
     """Runs on a node: says what it has, and takes part in exchanges."""
 
     @on_ray.answering
-    def facts(self, has_gpus: bool) -> tuple[str, dict[str, Any]]:
-        """Return which machine it is, and the fields of a `Node` as far as they are known."""
+    def facts(self, has_gpus: bool) -> dict[str, Any]:
+        """Return the fields of a `Node` as far as they are known."""
         psutil = require("psutil", "bench")
         load = psutil.cpu_percent(LOAD_S) / 100
         memory, cores = psutil.virtual_memory(), psutil.cpu_count()
@@ -62,8 +62,7 @@ class NodeSurvey:
         if cards:
             of_device = {"device": canonical_device(cards[0].name), "devices": len(cards),
                          "gpu_memory_bytes": cards[0].memory_bytes or None}  # fmt: skip
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        return boot.read_text() if boot.exists() else socket.gethostname(), {
+        return {
             **of_device,
             "sockets": len({path.read_text() for path in packages}) or None,
             "cores": cores,
@@ -72,13 +71,6 @@ class NodeSurvey:
             "ram_available_bytes": min(memory.available, ram_bytes),
             "load": load,
         }
-
-    @on_ray.answering
-    def free_port(self) -> int:
-        """Return a port on which nothing listens."""
-        with closing(socket.socket()) as listener:
-            listener.bind(("", 0))
-            return int(listener.getsockname()[1])
 
     @on_ray.answering
     def exchange_s(
@@ -132,12 +124,12 @@ def survey(address: str, *, exchange: bool = False) -> Cluster:
         hosts = [actor.node.host for actor in surveys]
         names = [host if hosts.count(host) == 1 else f"{host}-{number}"
                  for number, host in enumerate(hosts)]  # fmt: skip
-        nodes = [Node(name=name, **facts) for name, (_, facts) in zip(names, found, strict=True)]
+        nodes = [Node(name=name, **facts) for name, facts in zip(names, found, strict=True)]
         source = "measured by resperf cluster; processors by float32 products of numpy"
         cluster = Cluster(name="ray", nodes=tuple(nodes), source=source)
         if not exchange:
             return cluster
-        machines = {machine for machine, _ in found}
+        machines = set(on_ray.call_all(surveys, "machine"))
         if len(machines) < max(2, len(surveys)):
             raise ResperfError(
                 f"{len(surveys)} nodes on {len(machines)} machine: what is exchanged inside a "

@@ -23,6 +23,7 @@ import pytest
 
 from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
 from resperf.campaign.fleet import run_on_cluster
+from resperf.campaign.hosts import run_on_hosts
 from resperf.campaign.journal import read_journal
 from resperf.campaign.store import journal_path
 from resperf.dataset import merge_datasets, read_dataset
@@ -297,3 +298,26 @@ def test_real_layers_of_onnx_runtime(nodes: Nodes, tmp_path: Path) -> None:
     assert [row.status for row in rows] == [Status.OK] * 6
     assert all(row.value("execution_ms") > 0 for row in rows)
     assert "check_copy_gb_per_s" in read_dataset(result.path).info.machine_costs
+
+
+def of_networks(folder: Path) -> Campaign:
+    values = {"files": ["*.onnx"], "batches": [2], "seconds": 0.2, "repeats": 0}
+    return Campaign.from_mapping({"name": "nets", "networks": values}, folder=folder)
+
+
+def test_hosts_share_training_steps(
+    nodes: Nodes, tmp_path: Path, perceptron: Callable[..., Path]
+) -> None:
+    pytest.importorskip("torch")
+    nodes.need(2)
+    perceptron("a.onnx", 64, 32, 10)
+    bench = Bench(target("torch", "cpu"), {"optimizer": "sgd"})
+    [result] = run_on_hosts(of_networks(tmp_path), tmp_path, bench, nodes.address, [2])
+    assert result.path.name == "2-hosts.h5"
+    [row] = read_dataset(result.path).measurements
+    assert row.status is Status.OK
+    # Both nodes are this machine: nothing says that there were two.
+    assert (row.platform.devices, row.platform.interconnect[:14]) == (2, "gloo on 1 host")
+    assert row.value("allreduce_ms") > 0
+    with pytest.raises(ResperfError, match="3 hosts are more than the 2 that the cluster has"):
+        run_on_hosts(of_networks(tmp_path), tmp_path, bench, nodes.address, [3])

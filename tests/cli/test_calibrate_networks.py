@@ -63,6 +63,9 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
         def __exit__(self, *_):
             self.close()
 
+        def check(self):
+            """Its device is there."""
+
         def close(self):
             pass
 
