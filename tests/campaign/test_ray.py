@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,15 +22,17 @@ from typing import Any
 import psutil
 import pytest
 
-from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
+from resperf.campaign import Bench, Campaign, on_ray, plan_campaign, run_campaign
 from resperf.campaign.fleet import run_on_cluster
 from resperf.campaign.hosts import run_on_hosts
 from resperf.campaign.journal import read_journal
 from resperf.campaign.store import journal_path
 from resperf.dataset import merge_datasets, read_dataset
+from resperf.devices.cluster import read_cluster
 from resperf.errors import ResperfError
 from resperf.measurement import Measurement, Status
 from resperf.targets import register, target
+from resperf.workflows.cluster import NodeSurvey, exchanged, fitted_link
 
 pytest.importorskip("ray", reason="pip install 'resperf[ray]'")
 
@@ -151,8 +154,6 @@ def test_rows_are_those_of_a_run_without_ray(nodes: Nodes, tmp_path: Path) -> No
 def test_what_ray_set_is_refused_inside_the_measuring_process(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resperf.campaign import on_ray
-
     monkeypatch.setattr(on_ray, "NICENESS", "7")
     with pytest.raises(ResperfError, match=r"runs under .*nice=7.*not under .*nice=0"):
         run_on_cluster(made(), tmp_path, counted(), nodes.address)
@@ -321,3 +322,41 @@ def test_hosts_share_training_steps(
     assert row.value("allreduce_ms") > 0
     with pytest.raises(ResperfError, match="3 hosts are more than the 2 that the cluster has"):
         run_on_hosts(of_networks(tmp_path), tmp_path, bench, nodes.address, [3])
+
+
+def test_links_are_fitted_to_all_reduces(nodes: Nodes) -> None:
+    pytest.importorskip("torch")
+    # By hand: 2 us and 1 GB/s over four devices: 2 log2(4) us and 3/2 ns per byte.
+    link = fitted_link([4e-6 + 1.5e-3, 4e-6 + 1.5e-2], [1_000_000, 10_000_000], 4, "gloo")
+    assert link.latency_s == pytest.approx(2e-6)
+    assert link.bandwidth_bytes_per_s == pytest.approx(1e9)
+    nodes.need(2)
+    with on_ray.connected(nodes.address):
+        actors = [on_ray.Actor(NodeSurvey, node) for node in on_ray.nodes()]
+        real = exchanged(actors, on_gpu=False)
+        for actor in actors:
+            actor.end()
+    assert real.name == "gloo between 2 nodes"
+    assert real.bandwidth_bytes_per_s > 1e7
+
+
+def test_a_cluster_is_described_and_one_machine_is_no_network(
+    nodes: Nodes, tmp_path: Path, cli: Any
+) -> None:
+    nodes.need(2)
+    path = tmp_path / "lab.toml"
+    document = cli.json("cluster", "--ray", nodes.address, "-o", path)
+    assert [node["cores"] for node in document["nodes"]] == [psutil.cpu_count()] * 2
+    assert document["totals"]["ram_bytes"]["sum"] <= 2 * psutil.virtual_memory().total
+    assert document["between"] is None
+    assert read_cluster(path).devices == 2
+    error = cli.error("cluster", "--ray", nodes.address, "--exchange")
+    assert "2 nodes on 1 machine: what is exchanged inside a machine crosses no network" in error
+
+
+def test_a_cluster_that_is_not_there_is_one_line(cli: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    for words in (("cluster",), ("bench", "quick", "-o", tmp_path / "rows")):
+        assert f"no cluster of Ray at '{address}'" in cli.error(*words, "--ray", address)
+    assert not (tmp_path / "rows").exists()
