@@ -7,13 +7,15 @@ per device is lost, and it is measured again.
 
 from __future__ import annotations
 
-import os
+import itertools
+import math
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from resperf.campaign import on_ray
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import row_identity
 from resperf.campaign.plan import Plan
-from resperf.campaign.process import Interrupted, MeasuringProcess, ProcessLost, WorkerSettings
-from resperf.campaign.remote import RemoteDevice, RemoteProcess, refuse_versions, versions_here
+from resperf.campaign.process import Interrupted, ProcessLost
+from resperf.campaign.remote import RemoteDevice, RemoteProcess, versions_here
 from resperf.campaign.runner import CampaignResult, Run, hopeless, stop_signals
 from resperf.campaign.spec import Campaign
 from resperf.campaign.store import Store, written_rows
@@ -42,12 +44,16 @@ LOST = "lost"
 
 @dataclass
 class _Group:
-    """Alike devices, and what they share."""
+    """Alike devices, of which one is `platform`, and what they share."""
 
     setting: Setting
     platform: Platform
     plan: Plan
     work: Work
+
+    def takes(self, setting: Setting, platform: Platform) -> bool:
+        """Whether a device is one of them."""
+        return setting == self.setting and not platform.kind.differences(self.platform)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class _Fleet:
     hours: float | None
     stop: threading.Event
     steps: Steps
-    versions: Mapping[str, str]
+    versions: dict[str, str]
     results: dict[Path, CampaignResult] = field(default_factory=dict)
     failures: dict[_Slot, Exception] = field(default_factory=dict)
     groups: list[_Group] = field(default_factory=list)
@@ -82,15 +88,18 @@ class _Fleet:
 
     def measure_all(self) -> None:
         """Measure on every device that is there or comes, until all work is done."""
-        seen_at = time.monotonic()
+        gone_at = math.inf
         try:
             while not self.stop.is_set():
                 for slot in self._free_slots():
                     self._begin(slot)
                 if self._running:
-                    seen_at = time.monotonic()
-                elif self._is_done or time.monotonic() - seen_at > GONE_S:
+                    gone_at = math.inf
+                elif self._is_done or time.monotonic() > gone_at:
                     return
+                elif math.isinf(gone_at):
+                    gone_at = time.monotonic() + GONE_S
+                    self.steps.say(f"no node can measure now; waiting {GONE_S:g} s for one")
                 self._wait(POLL_S)
                 self._show()
         finally:
@@ -130,8 +139,9 @@ class _Fleet:
     def _serve(self, slot: _Slot) -> None:
         """Measure on a device until it or the work ends; what becomes of it is noted."""
         try:
-            device = RemoteDevice(slot.node, int(self.bench.target.device_class == "cuda"),
-                                  self._graphs)  # fmt: skip
+            gpus = int(self.bench.target.device_class == "cuda")
+            device = RemoteDevice(slot.node, gpus, self._graphs)
+            device.actor.wants_stop = self.stop.is_set
             try:
                 self._measure_on(device, slot)
                 self._done.add(slot)
@@ -153,49 +163,43 @@ class _Fleet:
         self.steps.say(f"{slot.node.host} is left out: {error}")
 
     def _measure_on(self, device: RemoteDevice, slot: _Slot) -> None:
-        target = self.bench.target
+        device.reserve(self.bench.target, self.versions)
+        bench = replace(self.bench, start=partial(RemoteProcess, device))
         with self._lock:
-            self.versions = refuse_versions(device, target.packages, self.versions)
-        threads = os.environ.get("OMP_NUM_THREADS")
-        number = device.reserve(target, self.bench.settings, threads)
-
-        def start(settings: WorkerSettings, wants_stop: Any) -> MeasuringProcess:
-            return RemoteProcess(device, settings, lambda: wants_stop() or self._asks())
-
-        bench = replace(self.bench, start=start)
-        with bench.process(bench.worker_settings(self.campaign)) as process:
-            setting, platform = process.setting, process.platform
+            group = None if self.groups else self._planned(bench)
+        if group is None:
+            with bench.process(bench.worker_settings(self.campaign)) as process:
+                setting, platform = process.setting, process.platform
+            with self._lock:
+                alike = (group for group in self.groups if group.takes(setting, platform))
+                group = next(alike, None) or self._planned(bench)
+        else:
+            platform = group.platform
         with self._lock:
-            group = self._group(bench, setting, platform)
-            output = self._output(slot, platform, number)
+            output = self._output(slot, platform, device.gpus)
         self._run_on(group, bench, output, platform, slot)
 
-    def _asks(self) -> bool:
-        return self.stop.is_set()
-
-    def _group(self, bench: Bench, setting: Setting, platform: Platform) -> _Group:
-        """Return the group of a device; plan for a new one."""
-        for group in self.groups:
-            if not platform.kind.differences(group.platform) and setting == group.setting:
-                return group
-        planned, _, _ = plan_campaign(self.campaign, bench)
-        group = _Group(setting, platform.kind, planned, Work())
+    def _planned(self, bench: Bench) -> _Group:
+        """Plan for a device of a new kind, and leave out what is measured on such ones."""
+        plan, setting, platform = plan_campaign(self.campaign, bench)
+        work = Work()
         for written in written_rows(self.folder, self.campaign, setting, platform.kind):
             again = set(map(row_identity, hopeless(written.rows)))
             rows = {*map(row_identity, (*written.settled, *written.rows))} - again
-            group.work.note(rows, written.device)
-        self.groups.append(group)
-        return group
+            work.note(rows, written.device)
+        self.groups.append(_Group(setting, platform, plan, work))
+        return self.groups[-1]
 
-    def _output(self, slot: _Slot, platform: Platform, number: int) -> Path:
-        """Name a device's dataset: several nodes of one host have numbers, as GPUs have."""
-        taken = {path for other, path in self._outputs.items() if other in self._running}
-        while True:
+    def _output(self, slot: _Slot, platform: Platform, gpus: Sequence[str]) -> Path:
+        """Name a device's dataset: by its GPU, or a number that no other node of the host has."""
+        taken = {path for other, path in self._outputs.items()
+                 if other != slot and other in self._running}  # fmt: skip
+        for number in gpus or map(str, itertools.count()):
             path = self.folder / f"{platform.device}-{slot.node.host}-{number}.h5"
-            if path not in taken - {self._outputs.get(slot)}:
+            if path not in taken:
                 self._outputs[slot] = path
                 return path
-            number += 1
+        raise AssertionError("Ray reserves a GPU once")
 
     def _run_on(
         self, group: _Group, bench: Bench, output: Path, platform: Platform, slot: _Slot

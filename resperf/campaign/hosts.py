@@ -5,9 +5,9 @@ Their processes join as those of one host do (`resperf.backends._torch_team`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from resperf.campaign.process import (
     Taken,
     WorkerSettings,
 )
-from resperf.campaign.remote import RemoteDevice, RemoteProcess, refuse_versions, versions_here
+from resperf.campaign.remote import RemoteDevice, RemoteProcess, versions_here
 from resperf.campaign.runner import CampaignResult, run_campaign
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
@@ -115,19 +115,23 @@ def run_on_hosts(
     on_gpus = bench.target.device_class == "cuda"
     gpus = int(bench.settings.get("processes", 1)) * on_gpus
     with on_ray.connected(address):
-        there = len(on_ray.nodes())
-        if max(counts) > there:
+        present = len(on_ray.nodes())
+        if max(counts) > present:
             raise CampaignError(
-                f"{max(counts)} hosts are more than the {there} that the cluster has; add nodes"
+                f"{max(counts)} hosts are more than the {present} that the cluster has; add nodes"
             )
+        versions = versions_here(bench.target.packages)
         for count in counts:
             output = folder / f"{count}-hosts.h5"
             try:
                 with on_ray.reserved(count, gpus) as nodes:
                     devices = [RemoteDevice(node, gpus, graphs) for node in nodes]
-                    _make_ready(devices, bench)
-                    on_hosts = replace(bench, start=_starter(devices))
-                    results.append(run_campaign(campaign, output, on_hosts, hours=hours))
+                    for device in devices:
+                        device.reserve(bench.target, versions)
+                    start = (partial(HostsProcess, devices) if count > 1
+                             else partial(RemoteProcess, devices[0]))  # fmt: skip
+                    there = replace(bench, start=start)
+                    results.append(run_campaign(campaign, output, there, hours=hours))
             except ProcessLost as loss:
                 raise CampaignError(
                     f"{loss}: all rows are kept in {folder}; the same command goes on from there"
@@ -135,18 +139,3 @@ def run_on_hosts(
             if results[-1].reason == "interrupted":
                 break
     return results
-
-
-def _make_ready(devices: Sequence[RemoteDevice], bench: Bench) -> None:
-    here: Mapping[str, str] = versions_here(bench.target.packages)
-    for device in devices:
-        here = refuse_versions(device, bench.target.packages, here)
-        device.reserve(bench.target, bench.settings, os.environ.get("OMP_NUM_THREADS"))
-
-
-def _starter(
-    devices: Sequence[RemoteDevice],
-) -> Callable[[WorkerSettings, Callable[[], bool]], MeasuringProcess]:
-    if len(devices) == 1:
-        return lambda settings, stop: RemoteProcess(devices[0], settings, stop)
-    return lambda settings, stop: HostsProcess(devices, settings, stop)

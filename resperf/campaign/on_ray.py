@@ -154,7 +154,12 @@ class Actor:
         Of the object; importable on the node.
     node : RayNode
     gpus : int
-        That are reserved for it; its process sees all.
+        That are reserved for it; its process sees no others.
+
+    Attributes
+    ----------
+    wants_stop : callable
+        Called every `LISTEN_S` while waiting for an answer.
     """
 
     def __init__(self, made: type[Any], node: RayNode, gpus: int = 0) -> None:
@@ -162,6 +167,7 @@ class Actor:
         from ray.util import scheduling_strategies as strategies
 
         self.node = node
+        self.wants_stop: Callable[[], bool] = lambda: False
         if node.bundle:
             place = strategies.PlacementGroupSchedulingStrategy(*node.bundle)
         else:
@@ -170,7 +176,6 @@ class Actor:
             # What is set to nothing is left alone by Ray, and mended by `made`.
             "RAY_worker_niceness": NICENESS,
             "OMP_NUM_THREADS": "",
-            "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
         }
         self._actor = (
             ray.remote(made)
@@ -183,13 +188,7 @@ class Actor:
             .remote()
         )
 
-    def call(
-        self,
-        method: str,
-        *arguments: Any,
-        wants_stop: Callable[[], bool] = lambda: False,
-        timeout_s: float = START_TIMEOUT_S,
-    ) -> Any:
+    def call(self, method: str, *arguments: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Call a method, and wait for its answer.
 
         Raises
@@ -207,7 +206,7 @@ class Actor:
         asked = getattr(self._actor, method).remote(*arguments)
         try:
             while not ray.wait([asked], timeout=LISTEN_S)[0]:
-                if wants_stop():
+                if self.wants_stop():
                     raise Interrupted("interrupted")
                 if time.monotonic() >= deadline:
                     raise ProcessLost(f"{self.node.host}: no answer within {timeout_s:g} s")
@@ -260,15 +259,11 @@ def answering(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception 
     return answer
 
 
-def reserved_gpu() -> int | None:
-    """Return the number, among those that are visible, of the GPU reserved for this process."""
+def reserved_gpus() -> list[str]:
+    """Return Ray's names of the GPUs that are reserved for this process, which sees no others."""
     import ray
 
-    reserved = ray.get_runtime_context().get_accelerator_ids().get("GPU")
-    if not reserved:
-        return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",").index(reserved[0]) if visible else int(reserved[0])
+    return list(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
 
 
 def version() -> str:

@@ -56,7 +56,6 @@ class NodeActor:
         self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
         self._process: WorkerProcess | None = None
         self._conditions: ProcessConditions | None = None
-        self._device: dict[str, str] = {}
 
     @on_ray.answering
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
@@ -76,8 +75,8 @@ class NodeActor:
             return int(listener.getsockname()[1])
 
     @on_ray.answering
-    def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
-        """Keep other campaigns off the device; return its number.
+    def reserve(self, target: Target, threads: str | None) -> list[str]:
+        """Keep other campaigns off the device; return the names of the GPUs that are reserved.
 
         What Ray changes of its processes is changed back: what measures has the environment that it
         would have without Ray, `threads` being ``OMP_NUM_THREADS`` there.
@@ -90,20 +89,15 @@ class NodeActor:
             Path("/proc/self/oom_score_adj").write_text(expected_adj)
         nice = os.getpriority(os.PRIO_PROCESS, os.getppid())
         self._conditions = ProcessConditions(nice, threads, expected_adj)
-        gpu = on_ray.reserved_gpu()
-        word = str(settings.get("device", target.device_class))
-        if gpu is not None:
-            word = f"{target.device_class}:{gpu}"
-            self._device = {"device": word}
-        self._open.enter_context(only_campaign_on(load_monitor(register(target), word)))
-        return gpu or 0
+        monitor = load_monitor(register(target), target.device_class)
+        self._open.enter_context(only_campaign_on(monitor))
+        return on_ray.reserved_gpus()
 
     @on_ray.answering
     def start(self, settings: WorkerSettings) -> tuple[Setting, Platform]:
-        """Start a measuring process."""
-        given = {**settings.settings, **self._device}
-        own = replace(settings, settings=given, conditions=self._conditions)
-        self._process = WorkerProcess(own)
+        """Start a measuring process, in place of the last one."""
+        self.close()
+        self._process = WorkerProcess(replace(settings, conditions=self._conditions))
         return self._process.setting, self._process.platform
 
     @on_ray.answering
@@ -143,17 +137,47 @@ class RemoteDevice:
     gpus : int
     graphs : dict
         Network file -> reference to its graph, for all devices of a campaign.
+
+    Attributes
+    ----------
+    gpus : list of str
+        Ray's names of those that were reserved.
     """
 
     def __init__(self, node: on_ray.RayNode, gpus: int, graphs: dict[Path, Any]) -> None:
         self.actor = on_ray.Actor(NodeActor, node, gpus)
+        self.gpus: list[str] = []
         self._graphs = graphs
         self._there: dict[Path, Path] = {}
 
-    def reserve(self, target: Target, settings: Mapping[str, Any], threads: str | None) -> int:
-        """Keep other campaigns off the device; return its number."""
-        number: int = self.actor.call("reserve", target, settings, threads)
-        return number
+    def reserve(self, target: Target, versions: dict[str, str]) -> None:
+        """Refuse a node with other versions; else keep other campaigns off the device.
+
+        Parameters
+        ----------
+        target : Target
+        versions : dict of str to str
+            Those of all nodes; of what it lacks, the first node's are added.
+
+        Raises
+        ------
+        CampaignError
+            If versions differ, or another campaign is measuring on the device.
+        """
+        there: Mapping[str, str] = self.actor.call("versions", target.packages)
+        for name, version in there.items():
+            versions.setdefault(name, version)
+        differ = [
+            f"{name} {there.get(name, 'missing')} there, {version} here"
+            for name, version in sorted(versions.items())
+            if there.get(name) != version
+        ]
+        if differ:
+            raise CampaignError(
+                f"{self.actor.node.host} has other versions ({'; '.join(differ)}): install the "
+                "same on every node"
+            )
+        self.gpus = self.actor.call("reserve", target, os.environ.get("OMP_NUM_THREADS"))
 
     def path_of(self, path: Path) -> Path:
         """Return where a network is on the node; send it if it is not yet there."""
@@ -162,28 +186,6 @@ class RemoteDevice:
                 self._graphs[path] = on_ray.put(weightless(path))
             self._there[path] = self.actor.call("add_network", path.stem, self._graphs[path])
         return self._there[path]
-
-
-def refuse_versions(
-    device: RemoteDevice, packages: Sequence[str], known: Mapping[str, str]
-) -> Mapping[str, str]:
-    """Refuse a node with other versions; return those known by now: the first that has one says.
-
-    Raises
-    ------
-    CampaignError
-        If versions differ, or the node cannot run this resperf at all.
-    """
-    there: Mapping[str, str] = device.actor.call("versions", packages)
-    here = {**there, **known}
-    differ = [f"{name} {there.get(name, 'missing')} there, {here[name]} here"
-              for name in here if there.get(name) != here[name]]  # fmt: skip
-    if differ:
-        raise CampaignError(
-            f"{device.actor.node.host} has other versions ({'; '.join(differ)}): install the same "
-            "on every node"
-        )
-    return here
 
 
 class RemoteProcess(MeasuringProcess):
@@ -207,24 +209,22 @@ class RemoteProcess(MeasuringProcess):
     def __init__(
         self, device: RemoteDevice, settings: WorkerSettings, wants_stop: Callable[[], bool]
     ) -> None:
-        self._device, self._settings, self._wants_stop = device, settings, wants_stop
+        self._device, self._settings = device, settings
+        device.actor.wants_stop = wants_stop
         self._start()
 
     def _start(self) -> None:
-        self.setting, self.platform = self._call("start", self._settings)
+        self.setting, self.platform = self._device.actor.call("start", self._settings)
 
     def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
-        return self._call("ask", question, arguments, timeout_s, timeout_s=timeout_s + LATE_S)
-
-    def _call(self, method: str, *arguments: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
         return self._device.actor.call(
-            method, *arguments, wants_stop=self._wants_stop, timeout_s=timeout_s
+            "ask", question, arguments, timeout_s, timeout_s=timeout_s + LATE_S
         )
 
     def check(self) -> None:
         """Find out whether the device still answers."""
-        self._call("check")
+        self._device.actor.call("check")
 
     def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
         """Return the lowered layers of networks, which are sent to the node."""
@@ -240,4 +240,4 @@ class RemoteProcess(MeasuringProcess):
     def close(self) -> None:
         """End the process, if its node is there."""
         with contextlib.suppress(ProcessLost, Interrupted):
-            self._call("close")
+            self._device.actor.call("close")

@@ -1,6 +1,8 @@
 """Campaigns on nodes of Ray: real ones of this machine, each with processes of its own.
 
-With more kills of each kind: ``RESPERF_KILLS=5 pytest tests/campaign/test_ray.py``.
+With more kills of each kind: ``RESPERF_KILLS=5 pytest tests/campaign/test_ray.py -k kills``.
+Times of real layers with Ray over those without, in turns on a quiet machine:
+``RESPERF_RATIO=8 pytest -s tests/campaign/test_ray.py -k ratio``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -293,10 +296,10 @@ def test_kills_lose_at_most_the_row_in_flight_of_each_device(nodes: Nodes, tmp_p
 
 def test_real_layers_of_onnx_runtime(nodes: Nodes, tmp_path: Path) -> None:
     nodes.need(1)
-    campaign = made(6, repeat_share=0.0)
+    campaign = made(3, repeat_share=0.0)
     [result] = run_on_cluster(campaign, tmp_path, Bench(settings={"threads": 1}), nodes.address)
     rows = read_dataset(result.path).measurements
-    assert [row.status for row in rows] == [Status.OK] * 6
+    assert [row.status for row in rows] == [Status.OK] * 3
     assert all(row.value("execution_ms") > 0 for row in rows)
     assert "check_copy_gb_per_s" in read_dataset(result.path).info.machine_costs
 
@@ -304,6 +307,41 @@ def test_real_layers_of_onnx_runtime(nodes: Nodes, tmp_path: Path) -> None:
 def of_networks(folder: Path) -> Campaign:
     values = {"files": ["*.onnx"], "batches": [2], "seconds": 0.2, "repeats": 0}
     return Campaign.from_mapping({"name": "nets", "networks": values}, folder=folder)
+
+
+def test_unlike_devices_each_measure_the_whole_plan(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.need(1)
+    monkeypatch.setenv("COUNTED_PROCESSOR", "another")
+    nodes.add()
+    try:
+        run_on_cluster(made(), tmp_path, counted(), nodes.address)
+    finally:
+        nodes.remove()
+    parts = [read_dataset(path) for path in tmp_path.glob("*.h5")]
+    assert {part.info.platform.processor for part in parts} == {"one", "another"}
+    for part in parts:
+        found = Counter((row.layer.key, row.repeat) for row in part.measurements)
+        assert found == dict.fromkeys(planned(made()), 1)
+
+
+@pytest.mark.skipif("RESPERF_RATIO" not in os.environ, reason="needs a quiet machine")
+def test_ratio_of_real_layers_with_ray_to_those_without(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.need(1)
+    ratios: dict[str, list[float]] = {}
+    for turn in range(int(os.environ["RESPERF_RATIO"])):
+        campaign, folder = made(40, repeat_share=0.0), tmp_path / str(turn)
+        run_campaign(campaign, tmp_path / f"{turn}.h5", Bench())
+        [result] = run_on_cluster(campaign, folder, Bench(), nodes.address)
+        alone, there = ({row.layer.key: row.value("execution_ms") for row in
+                         read_dataset(path).measurements} for path in
+                        (tmp_path / f"{turn}.h5", result.path))  # fmt: skip
+        for key, time_ms in alone.items():
+            ratios.setdefault(key, []).append(there[key] / time_ms)
+    ratio = median(map(median, ratios.values()))
+    print(f"with Ray / without: {ratio:.4f}, {len(ratios)} layers")  # noqa: T201
+    assert 0.98 <= ratio <= 1.02
 
 
 def test_hosts_share_training_steps(
