@@ -91,8 +91,9 @@ class _Fleet:
         gone_at = math.inf
         try:
             while not self.stop.is_set():
-                for slot in self._free_slots():
-                    self._begin(slot)
+                for slot in [*self._free_slots()]:
+                    self._running[slot] = threading.Thread(target=self._serve, args=[slot])
+                    self._running[slot].start()
                 if self._running:
                     gone_at = math.inf
                 elif self._is_done or time.monotonic() > gone_at:
@@ -123,10 +124,6 @@ class _Fleet:
                 slot = _Slot(node, number)
                 if slot not in self._running and slot not in self._done | self.failures.keys():
                     yield slot
-
-    def _begin(self, slot: _Slot) -> None:
-        self._running[slot] = thread = threading.Thread(target=self._serve, args=[slot])
-        thread.start()
 
     def _wait(self, seconds: float) -> None:
         """Wait for the end of a thread."""
@@ -269,15 +266,19 @@ def run_on_cluster(
             fleet.measure_all()
         finally:
             steps.close()
-    for error in fleet.failures.values():
+    failures = fleet.failures.values()
+    for error in failures:
         if not fleet.results or not isinstance(error, ResperfError):
             raise error
-    if not fleet.results and not stop.is_set():
-        raise CampaignError("the cluster has no device to measure on; add nodes and start again")
+    if stop.is_set() and not fleet.results:
+        raise KeyboardInterrupt
     left = sum(len(group.work) for group in fleet.groups)
-    if left and all(result.reason in (LOST, "complete") for result in fleet.results.values()):
+    if not fleet.results or (
+        left and all(result.reason in (LOST, "complete") for result in fleet.results.values())
+    ):
+        why = "; ".join(dict.fromkeys(map(str, failures))) or "no node is left"
         raise CampaignError(
-            f"no node is left, {left} measurements are not taken; all rows are kept in {folder}: "
-            "add nodes, and start the same command again"
+            f"{why}: {left} measurements are not taken, all rows are kept in {folder}; the same "
+            "command goes on from there"
         )
     return [fleet.results[path] for path in sorted(fleet.results)]

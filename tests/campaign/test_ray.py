@@ -30,7 +30,7 @@ from resperf.campaign.fleet import run_on_cluster
 from resperf.campaign.hosts import run_on_hosts
 from resperf.campaign.journal import read_journal
 from resperf.campaign.store import journal_path
-from resperf.dataset import merge_datasets, read_dataset
+from resperf.dataset import merge_datasets, read_dataset, read_info
 from resperf.devices.cluster import read_cluster
 from resperf.errors import ResperfError
 from resperf.measurement import Measurement, Status
@@ -84,8 +84,9 @@ class Nodes:
         while len(self.nodes) > count:
             self.remove()
 
-    def add(self) -> None:
-        self.nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
+    def add(self, **options: int) -> None:
+        given = {"num_cpus": 1, "object_store_memory": STORE_BYTES, **options}
+        self.nodes.append(self._cluster.add_node(**given))
 
     def remove(self) -> None:
         """Kill the processes of a node."""
@@ -324,6 +325,25 @@ def test_unlike_devices_each_measure_the_whole_plan(
     for part in parts:
         found = Counter((row.layer.key, row.repeat) for row in part.measurements)
         assert found == dict.fromkeys(planned(made()), 1)
+
+
+def test_each_gpu_of_a_node_is_a_device(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import synthetic_gpu
+
+    nodes.need(0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    nodes.add(num_gpus=2)
+    bench = Bench(register(synthetic_gpu.TARGET))
+    try:
+        results = run_on_cluster(made(5), tmp_path, bench, nodes.address)
+    finally:
+        nodes.remove()
+    names = [read_info(result.path).platform.accelerators[0].name for result in results]
+    assert sorted(names) == sorted([synthetic_gpu.CARD.name, synthetic_gpu.OTHER.name])
+    assert sorted(result.path.stem[-2:] for result in results) == ["-0", "-1"]
+    assert {result.rows for result in results} == {len(planned(made(5)))}
 
 
 @pytest.mark.skipif("RESPERF_RATIO" not in os.environ, reason="needs a quiet machine")
