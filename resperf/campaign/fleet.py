@@ -210,7 +210,7 @@ class _Fleet:
         try:
             work.join(output.stem)
             run = Run(self.campaign, bench, plan, store, self.stop, self.hours, None, work,
-                      output.stem, is_quiet=True)  # fmt: skip
+                      output.stem, is_shown=False)  # fmt: skip
             try:
                 reason = run.measure_all()
             except (ProcessLost, DeviceLostError):

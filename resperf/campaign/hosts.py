@@ -13,12 +13,8 @@ from typing import Any
 
 from resperf.campaign import on_ray
 from resperf.campaign.bench import Bench
-from resperf.campaign.networks import NetworkRun
 from resperf.campaign.process import (
-    START_TIMEOUT_S,
-    MeasuringProcess,
     ProcessLost,
-    Taken,
     WorkerSettings,
 )
 from resperf.campaign.remote import RemoteDevice, RemoteProcess, versions_here
@@ -27,8 +23,11 @@ from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
 
 
-class HostsProcess(MeasuringProcess):
-    """Measuring processes of several hosts, as one; parameters and errors as of `RemoteProcess`."""
+class HostsProcess(RemoteProcess):
+    """The measuring process of the first of several hosts, and those of the others beside it.
+
+    Parameters and errors are those of `RemoteProcess`, with a device of each host.
+    """
 
     def __init__(
         self,
@@ -36,49 +35,41 @@ class HostsProcess(MeasuringProcess):
         settings: WorkerSettings,
         wants_stop: Callable[[], bool],
     ) -> None:
-        self._devices, self._settings, self._wants_stop = devices, settings, wants_stop
-        self._processes: list[RemoteProcess] = []
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self) -> None:
-        port = self._devices[0].actor.call("free_port")
+        first, *others = devices
         shared = {
-            "count": len(self._devices),
-            "machines": len({device.actor.call("machine") for device in self._devices}),
-            "address": f"{self._devices[0].actor.node.address}:{port}",
+            "count": len(devices),
+            "machines": len({device.actor.call("machine") for device in devices}),
+            "address": f"{first.actor.node.address}:{first.actor.call('free_port')}",
         }
-        # The first one, which is asked, waits for the others.
-        for rank, device in reversed([*enumerate(self._devices)]):
-            given = {**self._settings.settings, "hosts": {**shared, "rank": rank}}
-            own = replace(self._settings, settings=given)
-            self._processes.append(RemoteProcess(device, own, self._wants_stop))
-        self._first = self._processes[-1]
-        self.setting, self.platform = self._first.setting, self._first.platform
 
-    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """Let the first host's process call the method of that name of its `worker.Worker`."""
-        return self._first.ask(question, *arguments, timeout_s=timeout_s)
+        def of_host(rank: int) -> WorkerSettings:
+            given = {**settings.settings, "hosts": {**shared, "rank": rank}}
+            return replace(settings, settings=given)
+
+        self._others: list[RemoteProcess] = []
+        try:
+            for rank, device in enumerate(others, 1):
+                self._others.append(RemoteProcess(device, of_host(rank), wants_stop))
+            # It waits for the others.
+            super().__init__(first, of_host(0), wants_stop)
+        except BaseException:
+            self._close_others()
+            raise
 
     def check(self) -> None:
         """Find out whether all devices still answer."""
-        for process in self._processes:
+        for process in self._others:
             process.check()
-
-    def measure_network(
-        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
-    ) -> Taken:
-        """Measure a step of a network."""
-        return self._first.measure_network(run, repeat, seconds, timeout_s)
+        super().check()
 
     def close(self) -> None:
         """End the processes, if their nodes are there."""
-        for process in self._processes:
+        super().close()
+        self._close_others()
+
+    def _close_others(self) -> None:
+        for process in self._others:
             process.close()
-        self._processes = []
 
 
 def run_on_hosts(

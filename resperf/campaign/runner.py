@@ -273,7 +273,7 @@ class Run:
     batches: Batches | None
     work: Work = field(default_factory=Work)
     device: str = ""
-    is_quiet: bool = False
+    is_shown: bool = True
 
     def __post_init__(self) -> None:
         self._notes, self._deadline = self.plan.notes, math.inf
@@ -300,7 +300,9 @@ class Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
+        self._steps = Steps(
+            "rows", total=self._total, done=self._done, leave=True, is_shown=self.is_shown
+        )
 
     def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
@@ -559,8 +561,6 @@ class Run:
 
     def _show(self, start: float) -> None:
         """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
-        if self.is_quiet:
-            return
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         left_s = min(self.work.remaining_s * pace, self._deadline - time.monotonic())
