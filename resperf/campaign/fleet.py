@@ -189,8 +189,8 @@ class _Fleet:
 
     def _output(self, slot: _Slot, platform: Platform, gpus: Sequence[str]) -> Path:
         """Name a device's dataset: by its GPU, or a number that no other node of the host has."""
-        taken = {path for other, path in self._outputs.items()
-                 if other != slot and other in self._running}  # fmt: skip
+        used = {*self._running, *self._done} - {slot}
+        taken = {self._outputs.get(other) for other in used}
         for number in gpus or map(str, itertools.count()):
             path = self.folder / f"{platform.device}-{slot.node.host}-{number}.h5"
             if path not in taken:
