@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ TARGET = Target(
 
 
 class Counted(SyntheticBackend):
-    """Writes a line per measured layer into `log`."""
+    """Writes a line per measured layer into `log`; the `fatal` one ends its parent."""
 
     name = word = "counted"
 
-    def __init__(self, *, log: str = "", **settings: Any) -> None:
+    def __init__(self, *, log: str = "", fatal: str = "", **settings: Any) -> None:
         super().__init__(**settings)
-        self._log = log
+        self._log, self._fatal = log, fatal
 
     def setting(self) -> Setting:
         setting, here = super().setting(), ProcessConditions.here()
@@ -47,4 +48,6 @@ class Counted(SyntheticBackend):
         if self._log and budget_ms != 1.0 and layer.kind == "dense":
             with Path(self._log).open("a") as log:
                 log.write(f"{os.getpid()} {layer.key}\n")
+        if self._fatal == layer.key and budget_ms != 1.0:
+            os.kill(os.getppid(), signal.SIGKILL)
         return super().layer(layer, budget_ms=budget_ms)

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from typing import Any
 import psutil
 import pytest
 
-from resperf.campaign import Bench, Campaign, on_ray, plan_campaign, run_campaign
+from resperf.campaign import Bench, Campaign, fleet, on_ray, plan_campaign, run_campaign
 from resperf.campaign.fleet import run_on_cluster
 from resperf.campaign.hosts import run_on_hosts
 from resperf.campaign.journal import read_journal
@@ -325,6 +326,36 @@ def test_unlike_devices_each_measure_the_whole_plan(
     for part in parts:
         found = Counter((row.layer.key, row.repeat) for row in part.measurements)
         assert found == dict.fromkeys(planned(made()), 1)
+
+
+def test_what_loses_two_devices_has_a_row_that_says_so(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.need(2)
+    keys = Counter(key for key, _ in planned(made()))
+    fatal = min(key for key, count in keys.items() if count == 1)
+    run_on_cluster(made(), tmp_path, counted(fatal=fatal), nodes.address)
+    rows = {(row.layer.key, row.repeat): row for row in rows_of(tmp_path)}
+    assert rows.keys() == planned(made())
+    [lost] = [row for row in rows.values() if row.status is not Status.OK]
+    assert (lost.layer.key, lost.status) == (fatal, Status.CRASHED)
+    assert lost.detail
+
+
+def test_without_a_node_the_campaign_ends_and_keeps_its_rows(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.need(1)
+    monkeypatch.setattr(fleet, "GONE_S", 0.1)
+
+    def kill_later() -> None:
+        wait_for(lambda: len(identities(tmp_path)) > 3)
+        nodes.remove()
+
+    killer = threading.Thread(target=kill_later)
+    killer.start()
+    with pytest.raises(ResperfError, match=r"no node is left: \d+ measurements are not taken"):
+        run_on_cluster(made(200), tmp_path, counted(real_ms=20.0), nodes.address)
+    killer.join()
+    assert len(rows_of(tmp_path)) > 3
 
 
 def test_each_gpu_of_a_node_is_a_device(
