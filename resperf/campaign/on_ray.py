@@ -150,7 +150,7 @@ class Actor:
 
     Parameters
     ----------
-    made : class
+    owner : class
         Of the object; importable on the node.
     node : RayNode
     gpus : int
@@ -162,28 +162,28 @@ class Actor:
         Called every `LISTEN_S` while waiting for an answer.
     """
 
-    def __init__(self, made: type[Any], node: RayNode, gpus: int = 0) -> None:
+    def __init__(self, owner: type[Any], node: RayNode, gpus: int = 0) -> None:
         import ray
         from ray.util import scheduling_strategies as strategies
 
         self.node = node
         self.wants_stop: Callable[[], bool] = lambda: False
         if node.bundle:
-            place = strategies.PlacementGroupSchedulingStrategy(*node.bundle)
+            strategy = strategies.PlacementGroupSchedulingStrategy(*node.bundle)
         else:
-            place = strategies.NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+            strategy = strategies.NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         environment = {
-            # What is set to nothing is left alone by Ray, and mended by `made`.
+            # What is set to nothing is left alone by Ray, and mended by `owner`.
             "RAY_worker_niceness": NICENESS,
             "OMP_NUM_THREADS": "",
         }
         self._actor = (
-            ray.remote(made)
+            ray.remote(owner)
             .options(
                 num_cpus=0,
                 num_gpus=gpus,
                 runtime_env={"env_vars": environment},
-                scheduling_strategy=place,
+                scheduling_strategy=strategy,
             )
             .remote()
         )
@@ -244,7 +244,7 @@ def call_all(
         return [one.result() for one in asked]
 
 
-def answering(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception | None]]:
+def replying(method: Callable[..., Any]) -> Callable[..., tuple[Any, Exception | None]]:
     """Return a method's value or its error, which Ray would change."""
 
     @wraps(method)

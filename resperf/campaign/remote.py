@@ -57,24 +57,24 @@ class NodeActor:
         self._process: WorkerProcess | None = None
         self._conditions: ProcessConditions | None = None
 
-    @on_ray.answering
+    @on_ray.replying
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
         """Return this node's `versions_here`."""
         return versions_here(packages)
 
-    @on_ray.answering
+    @on_ray.replying
     def machine(self) -> str:
         """Return what tells this machine, as long as it runs, from others."""
         boot = Path("/proc/sys/kernel/random/boot_id")
         return boot.read_text() if boot.exists() else socket.gethostname()
 
-    @on_ray.answering
+    @on_ray.replying
     def free_port(self) -> int:
         """Return a port on which nothing listens."""
         with socket.create_server(("", 0)) as listener:
             return int(listener.getsockname()[1])
 
-    @on_ray.answering
+    @on_ray.replying
     def reserve(self, target: Target, threads: str | None) -> list[str]:
         """Keep other campaigns off the device; return the names of the GPUs that are reserved.
 
@@ -93,26 +93,26 @@ class NodeActor:
         self._open.enter_context(only_campaign_on(monitor))
         return on_ray.reserved_gpus()
 
-    @on_ray.answering
+    @on_ray.replying
     def start(self, settings: WorkerSettings) -> tuple[Setting, Platform]:
         """Start a measuring process, in place of the last one."""
         self.close()
         self._process = WorkerProcess(replace(settings, conditions=self._conditions))
         return self._process.setting, self._process.platform
 
-    @on_ray.answering
+    @on_ray.replying
     def ask(self, question: str, arguments: Sequence[object], timeout_s: float) -> Any:
         """Pass a question on."""
         assert self._process is not None
         return self._process.ask(question, *arguments, timeout_s=timeout_s)
 
-    @on_ray.answering
+    @on_ray.replying
     def check(self) -> None:
         """Find out whether the device still answers."""
         if self._process is not None:
             self._process.check()
 
-    @on_ray.answering
+    @on_ray.replying
     def add_network(self, name: str, content: bytes) -> Path:
         """Write a network without weights, which are made up here; return its file."""
         path = self._folder / graph_digest(content) / f"{name}.onnx"
@@ -120,7 +120,7 @@ class NodeActor:
         path.write_bytes(content)
         return path
 
-    @on_ray.answering
+    @on_ray.replying
     def close(self) -> None:
         """End the measuring process."""
         if self._process is not None:

@@ -80,9 +80,9 @@ class Work:
         others = self._devices - {device}
         for index, (item, _) in enumerate(self._pending):
             if not item.repeat or not others or self._first.get(item.identity[:-1]) != device:
-                found = self._pending[index]
+                item_and_cost = self._pending[index]
                 del self._pending[index]
-                return found
+                return item_and_cost
         return None
 
     def finish(self, device: str) -> None:

@@ -41,8 +41,8 @@ def command(
     from resperf.report.cluster import cluster_json, cluster_text
 
     if (cluster is None) == (ray is None):
-        known = ", ".join(named_clusters()) or "none"
-        raise ResperfError(f"name a TOML file or a known cluster ({known}), or write --ray")
+        names = ", ".join(named_clusters()) or "none"
+        raise ResperfError(f"name a TOML file or a known cluster ({names}), or write --ray")
     if ray is not None:
         from resperf.workflows.cluster import survey
 

@@ -271,12 +271,12 @@ class Cluster:
 
 
 def _total(nodes: tuple[Node, ...], value: Callable[[Node], float | None]) -> Total | None:
-    known = [(number, node.count) for node in nodes if (number := value(node)) is not None]
-    if len(known) < len(nodes):
+    counted = [(number, node.count) for node in nodes if (number := value(node)) is not None]
+    if len(counted) < len(nodes):
         return None
-    numbers = [number for number, _ in known]
+    numbers = [number for number, _ in counted]
     most, least = max(numbers), min(numbers)
-    whole = sum(number * count for number, count in known)
+    whole = sum(number * count for number, count in counted)
     return Total(whole, least, (most - least) / most if most else 0.0)
 
 

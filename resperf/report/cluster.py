@@ -58,11 +58,11 @@ def _cell(name: str, value: float | None) -> str:
 
 
 def _link(word: str, link: Link | None) -> str:
-    place = "inside a node" if word == "inside" else "between nodes"
+    words = "inside a node" if word == "inside" else "between nodes"
     if link is None:
-        return f"{place}: not known"
+        return f"{words}: not known"
     latency_us, gb_per_s = link.latency_s * 1e6, link.bandwidth_bytes_per_s / 1e9
-    return f"{place}: {link.name}, {latency_us:.3g} us, {gb_per_s:.3g} GB/s"
+    return f"{words}: {link.name}, {latency_us:.3g} us, {gb_per_s:.3g} GB/s"
 
 
 def _by_unknown(cluster: Cluster) -> dict[tuple[str, ...], list[str]]:

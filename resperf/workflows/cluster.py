@@ -47,7 +47,7 @@ def _product_flops_per_s() -> float:
 class NodeSurvey(NodeActor):
     """Runs on a node: says what it has, and takes part in exchanges."""
 
-    @on_ray.answering
+    @on_ray.replying
     def facts(self, has_gpus: bool) -> dict[str, Any]:
         """Return the fields of a `Node` as far as they are known."""
         psutil = require("psutil", "bench")
@@ -72,7 +72,7 @@ class NodeSurvey(NodeActor):
             "load": load,
         }
 
-    @on_ray.answering
+    @on_ray.replying
     def exchange_s(
         self, rank: int, ranks: int, address: str, on_gpu: bool, sizes_bytes: Sequence[int]
     ) -> list[float]:
@@ -120,11 +120,11 @@ def survey(address: str, *, exchange: bool = False) -> Cluster:
         for actor in surveys:
             stack.callback(actor.end)
         has_gpus = [[actor.node.gpus > 0] for actor in surveys]
-        found = on_ray.call_all(surveys, "facts", has_gpus)
+        facts_of = on_ray.call_all(surveys, "facts", has_gpus)
         hosts = [actor.node.host for actor in surveys]
         names = [host if hosts.count(host) == 1 else f"{host}-{number}"
                  for number, host in enumerate(hosts)]  # fmt: skip
-        nodes = [Node(name=name, **facts) for name, facts in zip(names, found, strict=True)]
+        nodes = [Node(name=name, **facts) for name, facts in zip(names, facts_of, strict=True)]
         source = "measured by resperf cluster; processors by float32 products of numpy"
         cluster = Cluster(name="ray", nodes=tuple(nodes), source=source)
         if not exchange:
