@@ -266,6 +266,18 @@ def reserved_gpus() -> list[str]:
     return list(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
 
 
+def own_interface() -> str:
+    """Return the network interface of this node that Ray uses; empty if it cannot be told."""
+    import ray
+
+    address = ray.util.get_node_ip_address()
+    interfaces = require("psutil", "bench").net_if_addrs().items()
+    return next(
+        (name for name, addresses in interfaces if address in {one.address for one in addresses}),
+        "",
+    )
+
+
 def version() -> str:
     """Return Ray's version."""
     return str(require("ray", "ray").__version__)

@@ -54,6 +54,10 @@ class NodeActor:
     def __init__(self) -> None:
         self._open = ExitStack()
         self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        # Else gloo takes that of the host's name, which is often the loopback.
+        if interface := on_ray.own_interface():
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         self._process: WorkerProcess | None = None
         self._conditions: ProcessConditions | None = None
 
