@@ -143,7 +143,7 @@ class _Fleet:
                 self._measure_on(device, slot)
                 self._done.add(slot)
             finally:
-                device.actor.end()
+                device.end()
         except Interrupted:
             pass
         except ProcessLost as loss:

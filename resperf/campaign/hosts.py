@@ -6,6 +6,7 @@ Their processes join as those of one host do (`resperf.backends._torch_team`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,9 +116,10 @@ def run_on_hosts(
         for count in counts:
             output = folder / f"{count}-hosts.h5"
             try:
-                with on_ray.reserved(count, gpus) as nodes:
+                with on_ray.reserved(count, gpus) as nodes, ExitStack() as stack:
                     devices = [RemoteDevice(node, gpus, graphs) for node in nodes]
                     for device in devices:
+                        stack.callback(device.end)
                         device.reserve(bench.target, versions)
                     start = (partial(HostsProcess, devices) if count > 1
                              else partial(RemoteProcess, devices[0]))  # fmt: skip

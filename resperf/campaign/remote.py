@@ -36,8 +36,9 @@ from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.targets import Target, register, versions_of
 
-LATE_S = 60.0
-"""How much later than the measuring process's own time-out an answer may come."""
+LATE_S, LEAVE_S = 60.0, 10.0
+"""How much later than the measuring process's own time-out an answer may come, and how long an
+actor may take to leave."""
 
 
 def versions_here(packages: Sequence[str]) -> dict[str, str]:
@@ -131,6 +132,12 @@ class NodeActor:
             self._process.close()
             self._process = None
 
+    @on_ray.replying
+    def leave(self) -> None:
+        """End the measuring process, and leave nothing behind."""
+        self.close()
+        self._open.close()
+
 
 class RemoteDevice:
     """A device of a node: its actor, and the networks that were sent there.
@@ -182,6 +189,13 @@ class RemoteDevice:
                 "same on every node"
             )
         self.gpus = self.actor.call("reserve", target, os.environ.get("OMP_NUM_THREADS"))
+
+    def end(self) -> None:
+        """Let its actor leave, if it is there."""
+        self.actor.wants_stop = lambda: False
+        with contextlib.suppress(ProcessLost):
+            self.actor.call("leave", timeout_s=LEAVE_S)
+        self.actor.end()
 
     def path_of(self, path: Path) -> Path:
         """Return where a network is on the node; send it if it is not yet there."""
