@@ -11,7 +11,6 @@ from typing import Any
 from resperf.backends import Built
 from resperf.campaign.process import ProcessConditions
 from resperf.layers import Layer
-from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.testing.synthetic import SyntheticBackend
@@ -39,9 +38,6 @@ class Counted(SyntheticBackend):
         inherited = {"nice": here.nice, "omp": here.omp_threads, "oom": here.oom_score_adj}
         options = {name: str(value) for name, value in inherited.items()}
         return replace(setting, options={**setting.options, **options})
-
-    def platform(self) -> Platform:
-        return replace(super().platform(), processor=os.environ.get("COUNTED_PROCESSOR", "one"))
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         # Plans try layers with a budget of 1 ms; the reference is a convolution.

@@ -311,23 +311,6 @@ def of_networks(folder: Path) -> Campaign:
     return Campaign.from_mapping({"name": "nets", "networks": values}, folder=folder)
 
 
-def test_unlike_devices_each_measure_the_whole_plan(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes.need(1)
-    monkeypatch.setenv("COUNTED_PROCESSOR", "another")
-    nodes.add()
-    try:
-        run_on_cluster(made(), tmp_path, counted(), nodes.address)
-    finally:
-        nodes.remove()
-    parts = [read_dataset(path) for path in tmp_path.glob("*.h5")]
-    assert {part.info.platform.processor for part in parts} == {"one", "another"}
-    for part in parts:
-        found = Counter((row.layer.key, row.repeat) for row in part.measurements)
-        assert found == dict.fromkeys(planned(made()), 1)
-
-
 def test_what_loses_two_devices_has_a_row_that_says_so(nodes: Nodes, tmp_path: Path) -> None:
     nodes.need(2)
     keys = Counter(key for key, _ in planned(made()))
@@ -358,7 +341,7 @@ def test_without_a_node_the_campaign_ends_and_keeps_its_rows(
     assert len(rows_of(tmp_path)) > 3
 
 
-def test_each_gpu_of_a_node_is_a_device(
+def test_unlike_gpus_of_a_node_each_measure_the_whole_plan(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import synthetic_gpu
