@@ -1,4 +1,8 @@
-"""The parent's side of a measuring process: start it, send it requests, detect how it died."""
+"""The parent's side of a measuring process: start it, send it requests, detect how it died.
+
+`MeasuringProcess` is what a campaign knows of it; `WorkerProcess` runs on this machine, and
+`resperf.campaign.remote` has one on a node of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import signal
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -13,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends._base import Closing
-from resperf.backends.monitors import Reading
+from resperf.backends.monitors import Reading, load_monitor
 from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError, is_out_of_memory
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
+from resperf.platform import Platform
+from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
@@ -33,13 +40,52 @@ class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's s
     """The measuring process ended or was killed before it answered."""
 
     def __init__(self, status: Status, detail: str) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail)  # as pickle makes it again
         self.status = status
         self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class ProcessLost(ResperfError):  # noqa: N818 -- an event: what was measured is measured again
+    """The node that a measuring process ran on, or the way to it, is gone."""
 
 
 class Interrupted(ResperfError):  # noqa: N818 -- a request, not an error
     """The campaign was asked to stop now."""
+
+
+@dataclass(frozen=True)
+class ProcessConditions:
+    """What a process inherits that changes its times, or whether it is killed.
+
+    Attributes
+    ----------
+    nice : int
+    omp_threads : str or None
+        ``OMP_NUM_THREADS``; None if it is not set.
+    oom_score_adj : str
+        How readily the kernel kills it when memory is short; empty where it does not say.
+    """
+
+    nice: int
+    omp_threads: str | None
+    oom_score_adj: str
+
+    @classmethod
+    def here(cls) -> ProcessConditions:
+        """Return those of this process."""
+        threads = os.environ.get("OMP_NUM_THREADS")
+        return cls(os.nice(0), threads, oom_score_adj())
+
+
+def oom_score_adj(process: int | str = "self") -> str:
+    """Return a process's ``oom_score_adj``; empty where the system has none."""
+    try:
+        return Path(f"/proc/{process}/oom_score_adj").read_text().strip()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -54,21 +100,24 @@ class WorkerSettings:
         Keywords of the backend, as JSON values.
     protocol : SamplingProtocol
     reference_interval_s : float
-    memory_bytes : int
-        Memory that subjects may use; 0 for no limit.
+    memory_share : float
+        Share of the device's memory that subjects may use; 0 for no limit.
     usual : mapping of str to (float, int)
         `Monitor.usual_times` of earlier processes.
     networks : bool
         Whether it measures whole networks instead of layers.
+    conditions : ProcessConditions or None
+        What the process must run under; None where it may be anything.
     """
 
     target: Target
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     reference_interval_s: float = 3.0
-    memory_bytes: int = 0
+    memory_share: float = 0.0
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     networks: bool = False
+    conditions: ProcessConditions | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +138,96 @@ class Taken:
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
-class WorkerProcess(Closing):
-    """A measuring process, which ends with its ``with`` block.
+class MeasuringProcess(Closing, ABC):
+    """A process that measures, wherever it runs; ends with its ``with`` block.
+
+    Attributes
+    ----------
+    setting : Setting
+    platform : Platform
+        How and where it measures.
+    """
+
+    setting: Setting
+    platform: Platform
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start it; sets `setting` and `platform`."""
+
+    @abstractmethod
+    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """Let the process call the method of that name of its `worker.Worker`."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Find out whether the device still answers (see `Monitor.check`)."""
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Lower layers as drawn (see `Backend.lower`)."""
+        lowered: list[Layer] = self.ask("lower", layers)
+        return lowered
+
+    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
+        """Return the lowered layers of networks (see `campaign.networks.harvest`).
+
+        Raises
+        ------
+        CampaignError
+            If a network cannot be read, or ends the process.
+        """
+        timeout_s = START_TIMEOUT_S * max(1, len(paths))
+        try:
+            layers: list[Layer] = self.ask("harvest", paths, batches, timeout_s=timeout_s)
+        except WorkerDied as death:
+            names = ", ".join(path.name for path in paths)
+            raise CampaignError(f"reading the networks {names} failed: {death.detail}") from death
+        return layers
+
+    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
+        """Return why each layer cannot be built; '' if it can."""
+        try:
+            reasons: list[str] = self.ask("build_errors", layers)
+        except WorkerDied:
+            # Not refused as such; if all its layers do that, the campaign will say so.
+            self.close()
+            self._start()
+            return [""] * len(layers)
+        return reasons
+
+    def costs(self) -> dict[str, float]:
+        """Return the costs of a network besides its layers (ms), and the device's speed."""
+        costs: dict[str, float] = self.ask("costs")
+        return costs
+
+    def reading(self) -> Reading | None:
+        """Read the device now; None if there is nothing to read."""
+        reading: Reading | None = self.ask("reading")
+        return reading
+
+    def measure(self, layer: Layer, repeat: int, timeout_s: float) -> Taken:
+        """Measure a layer.
+
+        Raises
+        ------
+        WorkerDied
+            If the process died, hung, or failed unexpectedly.
+        Interrupted
+            If the campaign is asked to stop.
+        """
+        taken: Taken = self.ask("measure", layer, repeat, timeout_s=timeout_s)
+        return taken
+
+    def measure_network(
+        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
+    ) -> Taken:
+        """Measure a whole network; errors as of `measure`."""
+        taken: Taken = self.ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
+        return taken
+
+
+class WorkerProcess(MeasuringProcess):
+    """A measuring process on this machine.
 
     Parameters
     ----------
@@ -132,67 +269,10 @@ class WorkerProcess(Closing):
             self.close()
             raise
 
-    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Lower layers as drawn (see `Backend.lower`)."""
-        lowered: list[Layer] = self._ask("lower", layers)
-        return lowered
-
-    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
-        """Return the lowered layers of networks (see `campaign.networks.harvest`).
-
-        Raises
-        ------
-        CampaignError
-            If a network cannot be read, or ends the process.
-        """
-        timeout_s = START_TIMEOUT_S * max(1, len(paths))
-        try:
-            layers: list[Layer] = self._ask("harvest", paths, batches, timeout_s=timeout_s)
-        except WorkerDied as death:
-            names = ", ".join(path.name for path in paths)
-            raise CampaignError(f"reading the networks {names} failed: {death.detail}") from death
-        return layers
-
-    def build_errors(self, layers: Sequence[Layer]) -> list[str]:
-        """Return why each layer cannot be built; '' if it can."""
-        try:
-            reasons: list[str] = self._ask("build_errors", layers)
-        except WorkerDied:
-            # Not refused as such; if all its layers do that, the campaign will say so.
-            self.close()
-            self._start()
-            return [""] * len(layers)
-        return reasons
-
-    def costs(self) -> dict[str, float]:
-        """Return the costs of a network besides its layers (ms), and the device's speed."""
-        costs: dict[str, float] = self._ask("costs")
-        return costs
-
-    def reading(self) -> Reading | None:
-        """Read the device now; None if there is nothing to read."""
-        reading: Reading | None = self._ask("reading")
-        return reading
-
-    def measure(self, layer: Layer, repeat: int, timeout_s: float) -> Taken:
-        """Measure a layer.
-
-        Raises
-        ------
-        WorkerDied
-            If the process died, hung, or failed unexpectedly.
-        Interrupted
-            If the campaign is asked to stop.
-        """
-        taken: Taken = self._ask("measure", layer, repeat, timeout_s=timeout_s)
-        return taken
-
-    def measure_network(
-        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
-    ) -> Taken:
-        """Measure a whole network; errors as of `measure`."""
-        taken: Taken = self._ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
-        return taken
+    def check(self) -> None:
+        """Find out whether the device still answers."""
+        target, settings = self._settings.target, self._settings.settings
+        load_monitor(target, str(settings.get("device", target.device_class))).check()
 
     def close(self) -> None:
         """End the process; kill it if it is busy."""
@@ -200,7 +280,7 @@ class WorkerProcess(Closing):
         end(self._process, 1.0)
         self._stderr.close()
 
-    def _ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
+    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
         return self._answer((question, arguments), timeout_s)
 

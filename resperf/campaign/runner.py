@@ -11,8 +11,8 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -24,8 +24,16 @@ from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
-from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
+from resperf.campaign.process import (
+    LISTEN_S,
+    Interrupted,
+    MeasuringProcess,
+    ProcessLost,
+    Taken,
+    WorkerDied,
+)
 from resperf.campaign.spec import Campaign
+from resperf.campaign.work import Work
 from resperf.disk_cache import folder_of
 from resperf.errors import CampaignError, DeviceLostError
 from resperf.files import lock
@@ -181,7 +189,7 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with only_campaign_on(bench.monitor()):
+    with only_campaign_on(bench.monitor()) if bench.start is None else nullcontext():
         planned, setting, platform = plan_campaign(campaign, bench)
         store = Store(
             output,
@@ -196,9 +204,9 @@ def run_campaign(
             planned = _anew(planned, store.settled)
         complete = False
         try:
-            with _stop_signals() as stop:
+            with stop_signals() as stop:
                 batches = acquisition and Batches(planned, acquisition, first_batch(planned, hours))
-                run = _Run(campaign, bench, planned, store, stop, hours, batches)
+                run = Run(campaign, bench, planned, store, stop, hours, batches)
                 reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
@@ -227,7 +235,7 @@ def _anew(planned: Plan, settled: Sequence[Measurement]) -> Plan:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """Turn Ctrl-C and SIGTERM into a request to stop; a second one is not held back."""
     stop = threading.Event()
     previous: dict[signal.Signals, Any] = {}
@@ -250,8 +258,11 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 
 @dataclass
-class _Run:
-    """One start of a campaign: what is left to do, and the process that does it."""
+class Run:
+    """One start of a campaign on one device: what is left to do, and the process that does it.
+
+    `work` may be shared with other devices; this one is called `device` there.
+    """
 
     campaign: Campaign
     bench: Bench
@@ -260,24 +271,26 @@ class _Run:
     stop: threading.Event
     hours: float | None
     batches: Batches | None
+    work: Work = field(default_factory=Work)
+    device: str = ""
+    is_shown: bool = True
 
     def __post_init__(self) -> None:
         self._notes, self._deadline = self.plan.notes, math.inf
-        self._worker: WorkerProcess | None = None
+        self._worker: MeasuringProcess | None = None
         self._measures: tuple[dict[str, Any], bool] = ({}, False)
         self._usual_under: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
         self._usual_under[json.dumps({})] = self.store.usual
         self._asked = 0
         self._costs_at = -math.inf
         self._crashes = 0
-        self._taken = 0
+        self.taken = 0
         self._failed = 0
         self._gaps_s: list[float] = []
         self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
         self._elapsed_s = 0.0
-        self._pending: deque[tuple[Planned, float]] = deque()
-        self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
+        self._total, self._spent_s = 0, 0.0
         self._queue_work()
         layers = self._known_layers()
         excluded = [key for key, layer in layers.items() if self.plan.stream.is_excluded(layer)]
@@ -287,14 +300,16 @@ class _Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
+        self._steps = Steps(
+            "rows", total=self._total, done=self._done, leave=True, is_shown=self.is_shown
+        )
 
     def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
         self._planned = {item.identity: item for item in self.plan.items}
-        hopeless = _hopeless(self.store.rows)
-        self._anew = frozenset(map(row_identity, hopeless))
-        rows = self.store.rows[: len(self.store.rows) - len(hopeless)]
+        last = hopeless(self.store.rows)
+        self._anew = frozenset(map(row_identity, last))
+        rows = self.store.rows[: len(self.store.rows) - len(last)]
         self._attempts = Counter(map(row_identity, rows))
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
         if self.batches is None:
@@ -303,7 +318,7 @@ class _Run:
             self._queue(self.batches.first_items())
             self._queue(self.batches.earlier_items(self._known_layers().values()))
             self._queue(self.plan.networks)
-        self._done = self._total - len(self._pending)
+        self._done = self._total - len(self.work)
         self._waiting: deque[tuple[float, Planned]] = deque()
         journalled = {row_identity(row): row for row in self.store.rows}
         self._unsettled = list(journalled.values())
@@ -326,11 +341,8 @@ class _Run:
     def _queue(self, items: Sequence[Planned]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
         done = {row_identity(row) for row in self._known_rows()} - self._anew
-        done |= {item.identity for item, _ in self._pending}
-        costs = [(item, self.plan.item_s(item)) for item in items if item.identity not in done]
-        self._pending.extend(costs)
+        self.work.add((item, self.plan.item_s(item)) for item in items if item.identity not in done)
         self._total += len(items)
-        self._remaining_s += sum(cost_s for _, cost_s in costs)
         self._retries_left += round(self.campaign.run.retry_share * len(items))
 
     def _extend(self) -> None:
@@ -372,7 +384,7 @@ class _Run:
                         compact_at = self._compact()
             except Interrupted:
                 return self._end_reason() or "interrupted"
-        if self.batches is None or self._chose_all:
+        if not len(self.work) and (self.batches is None or self._chose_all):
             return "complete"
         return self._end_reason() or "complete"
 
@@ -385,15 +397,21 @@ class _Run:
 
     def _next(self) -> tuple[Planned, float, bool] | None:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
-        if self._waiting and self._waiting[0][0] <= time.monotonic():
-            return self._waiting.popleft()[1], 0.0, True
-        if not self._pending:
-            self._extend()
-        if self._pending:
-            return *self._pending.popleft(), False
-        if self._unsettled and self._worker is not None:
-            self._read_reference()
-        return (self._waiting.popleft()[1], 0.0, True) if self._waiting else None
+        while True:
+            if self._waiting and self._waiting[0][0] <= time.monotonic():
+                return self._waiting.popleft()[1], 0.0, True
+            if not len(self.work):
+                self._extend()
+            if item := self.work.take(self.device):
+                return *item, False
+            if self._unsettled and self._worker is not None:
+                self._read_reference()
+            if self._waiting:
+                return self._waiting.popleft()[1], 0.0, True
+            if not len(self.work) or self._end_reason():
+                return None
+            # What others are measuring comes back if they are lost.
+            time.sleep(LISTEN_S)
 
     def _ask(self, item: Planned) -> Taken:
         """Let the measuring process measure a layer or a network."""
@@ -420,27 +438,24 @@ class _Run:
             self._crashes = 0
         except WorkerDied as death:
             # That a lost device ended the process is not the subject's doing: no row says so.
-            self.plan.monitor.check()
-            row = Measurement(
-                subject=item.subject,
-                status=death.status,
-                setting=setting,
-                platform=self.store.platform,
-                started_at=asked_at,
-                duration_s=time.time() - asked_at,
-                repeat=item.repeat,
-                detail=death.detail,
-            )
+            if self._worker is not None:
+                self._worker.check()
+            row = self._failed_row(item, death.status, death.detail, asked_at)
             self._crashes += 1
             self._end_worker()
+        except ProcessLost as loss:
+            if self.work.lose(self.device, item):
+                self.store.add_row(self._failed_row(item, Status.CRASHED, str(loss), asked_at))
+                self.work.finish(self.device)
+            raise
         self.store.add_row(row)
-        self._taken += 1
+        self.work.finish(self.device)
+        self.taken += 1
         self._failed += row.status is not Status.OK
         self._attempts[item.identity] += 1
         self._again += again
         self._done += not again
         self._spent_s += cost_s
-        self._remaining_s -= cost_s
         self._unsettled.append(row)
         if item.run is not None or not len(self.store.readings):
             self._settle()
@@ -451,6 +466,20 @@ class _Run:
                 f"{HOPELESS} subjects in a row ended the measuring process; the last said: "
                 f"{row.detail}; all rows are in the journal, mend the cause and start again"
             )
+
+    def _failed_row(
+        self, item: Planned, status: Status, detail: str, asked_at: float
+    ) -> Measurement:
+        return Measurement(
+            subject=item.subject,
+            status=status,
+            setting=self.store.setting if item.run is None else item.run.setting,
+            platform=self.store.platform,
+            started_at=asked_at,
+            duration_s=time.time() - asked_at,
+            repeat=item.repeat,
+            detail=detail,
+        )
 
     def _add_reading(self, reading: Reading | None) -> None:
         """Add a reading of the device, which settles the rows before it."""
@@ -492,7 +521,7 @@ class _Run:
         """What the monitor knows of its usual times under the process's setting."""
         return self._usual_under[json.dumps(self._measures[0])]
 
-    def _ready_worker(self, run: NetworkRun | None = None) -> WorkerProcess:
+    def _ready_worker(self, run: NetworkRun | None = None) -> MeasuringProcess:
         """Return the measuring process: a fresh one after a death, or for other settings.
 
         It measures layers, or networks under one setting, and is replaced after many of them.
@@ -513,7 +542,7 @@ class _Run:
                 usual=self._usual,
                 networks=measures[1],
             )
-            self._worker = WorkerProcess(settings, wants_stop=self.stop.is_set)
+            self._worker = self.bench.process(settings, self.stop.is_set)
             self._asked = 0
         if not measures[0] and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
@@ -534,8 +563,8 @@ class _Run:
         """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
-        left_s = min(self._remaining_s * pace, self._deadline - time.monotonic())
-        rate = self._taken / elapsed_s
+        left_s = min(self.work.remaining_s * pace, self._deadline - time.monotonic())
+        rate = self.taken / elapsed_s
         words = [f"{rate:.1f} rows/s", f"{format_duration(left_s)} remaining"]
         words += [f"{self._failed} failed"] if self._failed else []
         words += [f"{self._again} measured again"] if self._again else []
@@ -555,7 +584,7 @@ class _Run:
             reason=reason,
             rows=len(rows),
             statuses=Counter(str(row.status) for row in rows),
-            measured=self._taken,
+            measured=self.taken,
             again=self._again,
             noisy=sum(is_noisy(row, self.store.readings) for row in rows),
             elapsed_s=self._elapsed_s,
@@ -567,7 +596,7 @@ class _Run:
         )
 
 
-def _hopeless(rows: Sequence[Measurement]) -> list[Measurement]:
+def hopeless(rows: Sequence[Measurement]) -> list[Measurement]:
     """Return the last rows if they ended an earlier start: the device failed, not the subjects."""
     died = (Status.CRASHED, Status.TIMEOUT)
     last = list(itertools.takewhile(lambda row: row.status in died, reversed(rows)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +36,33 @@ from resperf.timing import KNOWN_READINGS
 def journal_path(output: Path) -> Path:
     """Return the path of the journal that belongs to a dataset."""
     return output.with_name(output.stem + ".journal.jsonl")
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """Rows of a device: its file's name, those of the dataset, and those of the journal."""
+
+    device: str
+    settled: Sequence[Measurement]
+    rows: Sequence[Measurement]
+
+
+def written_rows(
+    folder: Path, campaign: Campaign, setting: Setting, platform: Platform
+) -> Iterator[WrittenRows]:
+    """Return the rows of a campaign in a folder that alike devices measured under a setting."""
+    suffix = journal_path(Path("x.h5")).name[1:]
+    journals = {path.name.removesuffix(suffix) for path in folder.glob(f"*{suffix}")}
+    for name in sorted(journals | {path.stem for path in folder.glob("*.h5")}):
+        output = folder / f"{name}.h5"
+        settled = _from_dataset(output)
+        path = journal_path(output)
+        written = read_journal(path) if path.exists() else Records()
+        header = written.header or settled.header
+        if header is not None and not _differences(
+            header, campaign, _new_header(campaign, setting, platform)
+        ):
+            yield WrittenRows(name, settled.rows, written.rows)
 
 
 class Store:
@@ -253,13 +280,17 @@ def _refuse_differences(path: Path, header: Header | None, campaign: Campaign, n
     """Refuse to add rows to those of another machine, campaign or seed."""
     if header is None:
         return
+    if differences := _differences(header, campaign, new):
+        raise CampaignError(
+            f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "
+            "choose another output with -o, or the settings of that file"
+        )
+
+
+def _differences(header: Header, campaign: Campaign, new: Header) -> list[str]:
     differences = new.platform.differences(header.platform)
     differences += new.setting.differences(header.setting)
     differences += campaign.differences(header.campaign)
     if new.seed != header.seed:
         differences.append(f"seed: {new.seed} here, {header.seed} there")
-    if differences:
-        raise CampaignError(
-            f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "
-            "choose another output with -o, or the settings of that file"
-        )
+    return differences

@@ -20,7 +20,7 @@ from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.campaign.measure import failure, measure_layer, time_network
 from resperf.campaign.networks import NetworkRun, harvest
-from resperf.campaign.process import Taken, WorkerSettings
+from resperf.campaign.process import ProcessConditions, Taken, WorkerSettings
 from resperf.errors import (
     CampaignError,
     DeviceLostError,
@@ -120,13 +120,22 @@ class Worker:
 
 def start(settings: WorkerSettings) -> Worker:
     """Start the backend and what watches its device."""
+    here = ProcessConditions.here()
+    if settings.conditions not in (None, here):
+        raise CampaignError(
+            f"the measuring process runs under {here}, which changes its times, not under "
+            f"{settings.conditions}"
+        )
     target = register(settings.target)
     monitor = load_monitor(target, str(settings.settings.get("device", target.device_class)))
-    monitor.limit_memory(settings.memory_bytes)
+    if settings.memory_share:
+        monitor.limit_memory(int(monitor.memory_bytes() * settings.memory_share))
     started = backend(target.framework, target.device_class, **settings.settings)
     if not settings.networks:
         # A network has threads of its own, as where it is used.
         started.own_process()
+    if started.has_joined():
+        return Worker(started, settings.protocol, monitor, settings.networks)
     monitor.start(
         started,
         interval_s=settings.reference_interval_s,

@@ -193,6 +193,14 @@ def output(metavar: str, text: str, *, required: bool = False, section: str = CO
     )
 
 
+def ray(text: str) -> Decorator:
+    """Option --ray, whose value is the address of a cluster, or is left out."""
+    return option(
+        "--ray", section=WHERE, is_flag=False, flag_value="auto", metavar="[ADDRESS|local]",
+        help=text,
+    )  # fmt: skip
+
+
 def paths(*names: str, text: str) -> Decorator:
     """Option of files or folders that may be repeated."""
     return option(

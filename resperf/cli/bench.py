@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
+from resperf.cli._sections import COMMON, HOW, SEVERAL, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
@@ -30,6 +30,7 @@ Examples:
   resperf bench quick --device cpu --framework tensorflow
   resperf bench networks-cpu --framework torch --training sgd
   resperf bench convmeter-torch-scaling --framework torch --training sgd --processes 2 -o two.h5
+  resperf bench cpu-overnight --ray -o datasets/all-nodes
   resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
 """
 INTERRUPTED = 130
@@ -68,6 +69,16 @@ _COUNTED = ("threads", "processes")
     type=options.COUNT,
     help="Total number of distinct layers to measure.",
 )
+@options.ray(
+    "Measure on all nodes of a cluster of Ray (by default of the one that runs here), or on all "
+    "GPUs of this machine (local); -o is then a folder, with a dataset for each device.",
+)
+@options.numbers(
+    "--hosts",
+    section=SEVERAL,
+    help="With --ray: numbers of hosts that share each training step of a network, one after the "
+    "other, each with --processes processes (torch only).",
+)
 @options.paths(
     "--networks",
     "--network",
@@ -98,6 +109,8 @@ def command(
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
+    ray: str | None,
+    hosts: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -132,6 +145,23 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
+    if hosts and (ray is None or defined.kinds or target.framework != "torch"):
+        raise CampaignError(
+            "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
+            "torch and --training, and choose a campaign of [networks] alone"
+        )
+    if ray is not None:
+        from resperf.campaign.fleet import run_on_cluster
+        from resperf.campaign.hosts import run_on_hosts
+
+        folder = output or default_output(defined.name, target, settings).with_suffix("")
+        _refuse_with_ray(folder, adaptive=adaptive, numbered="device" in settings)
+        if hosts:
+            results = run_on_hosts(defined, folder, bench, ray, hosts, hours=hours)
+        else:
+            results = run_on_cluster(defined, folder, bench, ray, hours=hours)
+        show_results(results, as_json=as_json, several=True)
+        return
     acquisition: Acquisition | None = None
     if adaptive:  # Only these campaigns import the learning libraries.
         require("lightgbm", "train")
@@ -143,9 +173,16 @@ def command(
         hours=hours,
         acquisition=acquisition,
     )
-    show_result(result, as_json=as_json)
-    if result.reason == "interrupted":
-        raise click.exceptions.Exit(INTERRUPTED)
+    show_results([result], as_json=as_json)
+
+
+def _refuse_with_ray(folder: Path, *, adaptive: bool, numbered: bool) -> None:
+    if folder.is_file():
+        raise CampaignError(f"{folder} is a file; with --ray, -o names a folder")
+    if adaptive:
+        raise CampaignError("--adaptive chooses by one device's rows; leave it or --ray out")
+    if numbered:
+        raise CampaignError("--ray takes every GPU of a node; write the device without a number")
 
 
 def campaign_file(name: str) -> Path:
@@ -231,13 +268,26 @@ def show_plan(
     options.show(as_json, values, "\n".join(lines), planned.notes)
 
 
-def show_result(result: CampaignResult, *, as_json: bool) -> None:
-    """Print how a campaign ended, and what to type next."""
+def show_results(
+    results: Sequence[CampaignResult], *, as_json: bool, several: bool = False
+) -> None:
+    """Print how a campaign ended on each device, and what to type next; `several` are a list."""
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        options.show_notes([note])
+    shown = [_result(result) for result in results]
+    values = [values for values, _ in shown]
+    lines = "\n".join(line for _, lines in shown for line in lines)
+    options.show(as_json, values if several else values[0], lines)
+    if any(result.reason == "interrupted" for result in results):
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _result(result: CampaignResult) -> tuple[dict[str, Any], list[str]]:
+    """Return how a campaign ended on a device, as a document and as lines."""
     from resperf.measurement import Status
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
-    options.show_notes(result.notes)
     values = {
         "dataset": str(result.path),
         "reason": result.reason,
@@ -266,7 +316,8 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     if result.failure and not has_times:
         lines.append(f"every row failed; the most frequent message: {result.failure}")
     if result.reason != "complete":
-        cause = "time limit reached" if result.reason == "hours" else "interrupted"
+        causes = {"hours": "time limit reached", "lost": "the node is gone"}
+        cause = causes.get(result.reason, result.reason)
         lines.append(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
     elif not has_times:
         lines.append(
@@ -276,4 +327,4 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     else:
         command = "dataset info" if result.networks == result.rows else "train"
         lines.append(f"next: resperf {command} {result.path}")
-    options.show(as_json, values, "\n".join(lines))
+    return values, lines

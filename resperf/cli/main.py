@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "resperf.cli.doctor:command",
         "Say what this machine can measure, and what is missing.",
     ),
+    "cluster": ("resperf.cli.cluster:command", "Show what the nodes of a cluster have."),
     "devices": ("resperf.cli.devices:command", "List devices and bundles that `predict` knows."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""
