@@ -18,15 +18,13 @@ class Steps:
     Parameters
     ----------
     what : str
-        What is counted, such as ``"rows"``.
+        What is counted, such as ``"rows"``; nothing is shown if it is empty.
     total, done : int
         Of all, and of earlier starts.
     leave : bool
         Whether the bar's last state remains on the screen.
     doing : str
         Begins each line that is written where there is no terminal.
-    is_shown : bool
-        Whether anything is.
     """
 
     def __init__(
@@ -37,11 +35,10 @@ class Steps:
         done: int = 0,
         leave: bool = False,
         doing: str = "measuring",
-        is_shown: bool = True,
     ) -> None:
-        self._what, self._doing, self._bar, self._is_shown = what, doing, None, is_shown
+        self._what, self._doing, self._bar = what, doing, None
         self._last_s = time.monotonic()
-        if is_shown and sys.stderr.isatty():
+        if what and sys.stderr.isatty():
             tqdm: Any = require("tqdm", "bench")
             self._bar = tqdm.tqdm(
                 total=total, initial=done, file=sys.stderr, leave=leave,
@@ -52,7 +49,7 @@ class Steps:
         """Show how many of how many are done, and what else there is to say."""
         if self._bar is None:
             now_s = time.monotonic()
-            if self._is_shown and now_s - self._last_s >= EVERY_S:
+            if self._what and now_s - self._last_s >= EVERY_S:
                 self._last_s = now_s
                 state = f"{done} of {total} {self._what}, {', '.join(words)}"
                 sys.stderr.write(f"{self._doing}: {state}\n")
@@ -61,13 +58,6 @@ class Steps:
         # tqdm would put a comma in front of a postfix given to set_postfix.
         self._bar.postfix, self._bar.total = ", ".join(words), total
         self._bar.update(done - self._bar.n)
-
-    def say(self, line: str) -> None:
-        """Write a line on stderr, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.clear()
-        sys.stderr.write(f"note: {line}\n")
-        sys.stderr.flush()
 
     def close(self) -> None:
         """Close the bar."""

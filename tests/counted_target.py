@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends import Built
-from resperf.campaign.process import ProcessConditions
+from resperf.campaign.process import conditions_here
 from resperf.layers import Layer
 from resperf.settings import Setting
 from resperf.targets import Target
@@ -34,9 +34,9 @@ class Counted(SyntheticBackend):
         self._log, self._fatal = log, fatal
 
     def setting(self) -> Setting:
-        setting, here = super().setting(), ProcessConditions.here()
-        inherited = {"nice": here.nice, "omp": here.omp_threads, "oom": here.oom_score_adj}
-        options = {name: str(value) for name, value in inherited.items()}
+        setting, (nice, omp) = super().setting(), conditions_here()
+        oom = Path("/proc/self/oom_score_adj").read_text().strip()
+        options = {"nice": str(nice), "omp": str(omp), "oom": oom}
         return replace(setting, options={**setting.options, **options})
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:

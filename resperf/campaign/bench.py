@@ -12,7 +12,7 @@ from typing import Any
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.campaign.networks import plan_networks, shipped_networks
 from resperf.campaign.plan import AbsentDevice, Lowerer, Plan, plan
-from resperf.campaign.process import MeasuringProcess, WorkerProcess, WorkerSettings
+from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError, MissingExtraError, ResperfError
 from resperf.layers import Layer
@@ -43,7 +43,7 @@ class Bench:
     device : str
         Name of a card, whose facts count in plans for a device that is not here.
     start : callable, optional
-        Starts measuring processes elsewhere; on this machine by default.
+        Starts measuring processes elsewhere than on this machine.
     """
 
     target: Target = DEFAULT
@@ -52,15 +52,7 @@ class Bench:
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
     device: str = ""
-    start: Callable[[WorkerSettings, Callable[[], bool]], MeasuringProcess] | None = None
-
-    def process(
-        self, settings: WorkerSettings, wants_stop: Callable[[], bool] = lambda: False
-    ) -> MeasuringProcess:
-        """Start a measuring process; `wants_stop` is called while waiting for it."""
-        if self.start is not None:
-            return self.start(settings, wants_stop)
-        return WorkerProcess(settings, wants_stop=wants_stop)
+    start: Callable[..., WorkerProcess] | None = None
 
     def monitor(self) -> Monitor:
         """Make a monitor of the device, not started."""
@@ -124,7 +116,7 @@ def plan_campaign(
 def _planner(campaign: Campaign, bench: Bench, absent: bool) -> Iterator[tuple[Lowerer, str]]:
     """Start the measuring process, or what replaces it; with a note that says so."""
     try:
-        process = bench.process(bench.worker_settings(campaign))
+        process = (bench.start or WorkerProcess)(bench.worker_settings(campaign))
     except ResperfError as error:
         # This machine's processor is here, so that something else is wrong.
         is_here = bench.target.device_class == DEFAULT.device_class
@@ -175,7 +167,9 @@ def _settings_of_networks(
             settings.append((options, one.setting))
             continue
         try:
-            with bench.process(bench.worker_settings(campaign, options)) as process:
+            with (bench.start or WorkerProcess)(
+                bench.worker_settings(campaign, options)
+            ) as process:
                 settings.append((options, process.setting))
                 if process.platform.devices != planner.platform.devices:
                     raise CampaignError(

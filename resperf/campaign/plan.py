@@ -22,7 +22,7 @@ from resperf.backends._base import check_choices
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
 from resperf.campaign.networks import NetworkRun, harvest
-from resperf.campaign.process import MeasuringProcess
+from resperf.campaign.process import WorkerProcess
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms
@@ -110,7 +110,7 @@ RUNS_PER_NETWORK = 12
 """Runs of a slow network in its rounds, warm-up included."""
 
 
-Lowerer = MeasuringProcess | AbsentDevice
+Lowerer = WorkerProcess | AbsentDevice
 """What lowers the layers of a plan."""
 
 

@@ -1,8 +1,4 @@
-"""The parent's side of a measuring process: start it, send it requests, detect how it died.
-
-`MeasuringProcess` is what a campaign knows of it; `WorkerProcess` runs on this machine, and
-`resperf.campaign.remote` has one on a node of a cluster.
-"""
+"""The parent's side of a measuring process: start it, send it requests, detect how it died."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import os
 import signal
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -24,8 +19,6 @@ from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError, is_out_of_memory
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
-from resperf.platform import Platform
-from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
@@ -51,41 +44,16 @@ class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's s
 class ProcessLost(ResperfError):  # noqa: N818 -- an event: what was measured is measured again
     """The node that a measuring process ran on, or the way to it, is gone."""
 
+    status = Status.CRASHED
+
 
 class Interrupted(ResperfError):  # noqa: N818 -- a request, not an error
     """The campaign was asked to stop now."""
 
 
-@dataclass(frozen=True)
-class ProcessConditions:
-    """What a process inherits that changes its times, or whether it is killed.
-
-    Attributes
-    ----------
-    nice : int
-    omp_threads : str or None
-        ``OMP_NUM_THREADS``; None if it is not set.
-    oom_score_adj : str
-        How readily the kernel kills it when memory is short; empty where it does not say.
-    """
-
-    nice: int
-    omp_threads: str | None
-    oom_score_adj: str
-
-    @classmethod
-    def here(cls) -> ProcessConditions:
-        """Return those of this process."""
-        threads = os.environ.get("OMP_NUM_THREADS")
-        return cls(os.nice(0), threads, oom_score_adj())
-
-
-def oom_score_adj(process: int | str = "self") -> str:
-    """Return a process's ``oom_score_adj``; empty where the system has none."""
-    try:
-        return Path(f"/proc/{process}/oom_score_adj").read_text().strip()
-    except OSError:
-        return ""
+def conditions_here() -> tuple[int, str | None]:
+    """Return what this process inherited that changes its times: niceness, OMP_NUM_THREADS."""
+    return os.nice(0), os.environ.get("OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -106,8 +74,8 @@ class WorkerSettings:
         `Monitor.usual_times` of earlier processes.
     networks : bool
         Whether it measures whole networks instead of layers.
-    conditions : ProcessConditions or None
-        What the process must run under; None where it may be anything.
+    conditions : (int, str or None) or None
+        `conditions_here` that it must find; None where they may be anything.
     """
 
     target: Target
@@ -117,7 +85,7 @@ class WorkerSettings:
     memory_share: float = 0.0
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     networks: bool = False
-    conditions: ProcessConditions | None = None
+    conditions: tuple[int, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,30 +106,48 @@ class Taken:
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
-class MeasuringProcess(Closing, ABC):
-    """A process that measures, wherever it runs; ends with its ``with`` block.
+class WorkerProcess(Closing):
+    """A measuring process, which ends with its ``with`` block.
 
-    Attributes
+    Parameters
     ----------
-    setting : Setting
-    platform : Platform
-        How and where it measures.
+    settings : WorkerSettings
+    wants_stop : callable
+        Called every `LISTEN_S` while waiting.
+
+    Raises
+    ------
+    CampaignError
+        If the process cannot start its backend.
+    DeviceLostError
+        Now or later, if the device does not answer any more.
     """
 
-    setting: Setting
-    platform: Platform
+    def __init__(
+        self, settings: WorkerSettings, *, wants_stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._settings = settings
+        self._wants_stop = wants_stop
+        self._start()
 
-    @abstractmethod
     def _start(self) -> None:
-        """Start it; sets `setting` and `platform`."""
-
-    @abstractmethod
-    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """Let the process call the method of that name of its `worker.Worker`."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Find out whether the device still answers (see `Monitor.check`)."""
+        # A file, not a pipe: a framework that writes a lot must not block.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close()
+        self._pipe, its_end = Pipe()
+        with its_end:
+            number = its_end.fileno()
+            # In a session of its own, Ctrl-C reaches the parent only, which then decides.
+            self._process = started(
+                WORKER, str(number), stderr=self._stderr, pass_fds=[number], start_new_session=True
+            )
+        try:
+            self.setting, self.platform = self._answer(self._settings, START_TIMEOUT_S)
+        except WorkerDied as error:
+            self.close()
+            raise CampaignError(f"the measuring process did not start: {error.detail}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""
@@ -225,55 +211,6 @@ class MeasuringProcess(Closing, ABC):
         taken: Taken = self.ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
         return taken
 
-
-class WorkerProcess(MeasuringProcess):
-    """A measuring process on this machine.
-
-    Parameters
-    ----------
-    settings : WorkerSettings
-    wants_stop : callable
-        Called every `LISTEN_S` while waiting.
-
-    Raises
-    ------
-    CampaignError
-        If the process cannot start its backend.
-    DeviceLostError
-        Now or later, if the device does not answer any more.
-    """
-
-    def __init__(
-        self, settings: WorkerSettings, *, wants_stop: Callable[[], bool] = lambda: False
-    ) -> None:
-        self._settings = settings
-        self._wants_stop = wants_stop
-        self._start()
-
-    def _start(self) -> None:
-        # A file, not a pipe: a framework that writes a lot must not block.
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close()
-        self._pipe, its_end = Pipe()
-        with its_end:
-            number = its_end.fileno()
-            # In a session of its own, Ctrl-C reaches the parent only, which then decides.
-            self._process = started(
-                WORKER, str(number), stderr=self._stderr, pass_fds=[number], start_new_session=True
-            )
-        try:
-            self.setting, self.platform = self._answer(self._settings, START_TIMEOUT_S)
-        except WorkerDied as error:
-            self.close()
-            raise CampaignError(f"the measuring process did not start: {error.detail}") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def check(self) -> None:
-        """Find out whether the device still answers."""
-        target, settings = self._settings.target, self._settings.settings
-        load_monitor(target, str(settings.get("device", target.device_class))).check()
-
     def close(self) -> None:
         """End the process; kill it if it is busy."""
         self._pipe.close()
@@ -282,7 +219,13 @@ class WorkerProcess(MeasuringProcess):
 
     def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
-        return self._answer((question, arguments), timeout_s)
+        try:
+            return self._answer((question, arguments), timeout_s)
+        except WorkerDied:
+            # That a lost device ended the process is not the subject's doing.
+            settings, target = self._settings.settings, self._settings.target
+            load_monitor(target, str(settings.get("device", target.device_class))).check()
+            raise
 
     def _answer(self, message: object, timeout_s: float) -> Any:
         """Send a message, and wait for an answer, a timeout, a death or a request to stop."""

@@ -27,11 +27,11 @@ from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import (
     LISTEN_S,
     Interrupted,
-    MeasuringProcess,
     ProcessLost,
     Taken,
     WorkerDied,
-)
+    WorkerProcess,
+)  # fmt: skip
 from resperf.campaign.spec import Campaign
 from resperf.campaign.work import Work
 from resperf.disk_cache import folder_of
@@ -273,18 +273,17 @@ class Run:
     batches: Batches | None
     work: Work = field(default_factory=Work)
     device: str = ""
-    is_shown: bool = True
 
     def __post_init__(self) -> None:
         self._notes, self._deadline = self.plan.notes, math.inf
-        self._worker: MeasuringProcess | None = None
+        self._worker: WorkerProcess | None = None
         self._measures: tuple[dict[str, Any], bool] = ({}, False)
         self._usual_under: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
         self._usual_under[json.dumps({})] = self.store.usual
         self._asked = 0
         self._costs_at = -math.inf
         self._crashes = 0
-        self.taken = 0
+        self._taken = 0
         self._failed = 0
         self._gaps_s: list[float] = []
         self._choosing_s, self._chose_all = 0.0, False
@@ -300,9 +299,9 @@ class Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._steps = Steps(
-            "rows", total=self._total, done=self._done, leave=True, is_shown=self.is_shown
-        )
+        # The devices of a cluster share one bar.
+        shown = "" if self.device else "rows"
+        self._steps = Steps(shown, total=self._total, done=self._done, leave=True)
 
     def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
@@ -436,21 +435,24 @@ class Run:
             self._add_reading(taken.reading)
             self._usual.update(taken.usual)
             self._crashes = 0
-        except WorkerDied as death:
-            # That a lost device ended the process is not the subject's doing: no row says so.
-            if self._worker is not None:
-                self._worker.check()
-            row = self._failed_row(item, death.status, death.detail, asked_at)
+        except (WorkerDied, ProcessLost) as death:
+            if isinstance(death, ProcessLost) and not self.work.lose(item):
+                raise
+            row = Measurement(
+                subject=item.subject,
+                status=death.status,
+                setting=setting,
+                platform=self.store.platform,
+                started_at=asked_at,
+                duration_s=time.time() - asked_at,
+                repeat=item.repeat,
+                detail=str(death),
+            )
             self._crashes += 1
             self._end_worker()
-        except ProcessLost as loss:
-            if self.work.lose(self.device, item):
-                self.store.add_row(self._failed_row(item, Status.CRASHED, str(loss), asked_at))
-                self.work.finish(self.device)
-            raise
         self.store.add_row(row)
         self.work.finish(self.device)
-        self.taken += 1
+        self._taken += 1
         self._failed += row.status is not Status.OK
         self._attempts[item.identity] += 1
         self._again += again
@@ -466,20 +468,6 @@ class Run:
                 f"{HOPELESS} subjects in a row ended the measuring process; the last said: "
                 f"{row.detail}; all rows are in the journal, mend the cause and start again"
             )
-
-    def _failed_row(
-        self, item: Planned, status: Status, detail: str, asked_at: float
-    ) -> Measurement:
-        return Measurement(
-            subject=item.subject,
-            status=status,
-            setting=self.store.setting if item.run is None else item.run.setting,
-            platform=self.store.platform,
-            started_at=asked_at,
-            duration_s=time.time() - asked_at,
-            repeat=item.repeat,
-            detail=detail,
-        )
 
     def _add_reading(self, reading: Reading | None) -> None:
         """Add a reading of the device, which settles the rows before it."""
@@ -521,7 +509,7 @@ class Run:
         """What the monitor knows of its usual times under the process's setting."""
         return self._usual_under[json.dumps(self._measures[0])]
 
-    def _ready_worker(self, run: NetworkRun | None = None) -> MeasuringProcess:
+    def _ready_worker(self, run: NetworkRun | None = None) -> WorkerProcess:
         """Return the measuring process: a fresh one after a death, or for other settings.
 
         It measures layers, or networks under one setting, and is replaced after many of them.
@@ -542,7 +530,8 @@ class Run:
                 usual=self._usual,
                 networks=measures[1],
             )
-            self._worker = self.bench.process(settings, self.stop.is_set)
+            start = self.bench.start or WorkerProcess
+            self._worker = start(settings, wants_stop=self.stop.is_set)
             self._asked = 0
         if not measures[0] and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
@@ -564,7 +553,7 @@ class Run:
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         left_s = min(self.work.remaining_s * pace, self._deadline - time.monotonic())
-        rate = self.taken / elapsed_s
+        rate = self._taken / elapsed_s
         words = [f"{rate:.1f} rows/s", f"{format_duration(left_s)} remaining"]
         words += [f"{self._failed} failed"] if self._failed else []
         words += [f"{self._again} measured again"] if self._again else []
@@ -584,7 +573,7 @@ class Run:
             reason=reason,
             rows=len(rows),
             statuses=Counter(str(row.status) for row in rows),
-            measured=self.taken,
+            measured=self._taken,
             again=self._again,
             noisy=sum(is_noisy(row, self.store.readings) for row in rows),
             elapsed_s=self._elapsed_s,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -38,31 +38,19 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.stem + ".journal.jsonl")
 
 
-@dataclass(frozen=True)
-class WrittenRows:
-    """Rows of a device: its file's name, those of the dataset, and those of the journal."""
-
-    device: str
-    settled: Sequence[Measurement]
-    rows: Sequence[Measurement]
-
-
 def written_rows(
     folder: Path, campaign: Campaign, setting: Setting, platform: Platform
-) -> Iterator[WrittenRows]:
-    """Return the rows of a campaign in a folder that alike devices measured under a setting."""
-    suffix = journal_path(Path("x.h5")).name[1:]
-    journals = {path.name.removesuffix(suffix) for path in folder.glob(f"*{suffix}")}
-    for name in sorted(journals | {path.stem for path in folder.glob("*.h5")}):
-        output = folder / f"{name}.h5"
-        settled = _from_dataset(output)
-        path = journal_path(output)
-        written = read_journal(path) if path.exists() else Records()
+) -> Iterator[tuple[str, list[Measurement]]]:
+    """Return the rows of a campaign that alike devices wrote in a folder, by dataset's name."""
+    new = _new_header(campaign, setting, platform.kind)
+    names = (path.name.removesuffix(".journal.jsonl") for path in folder.glob("*.journal.jsonl"))
+    for name in sorted({*names, *(path.stem for path in folder.glob("*.h5"))}):
+        settled = _from_dataset(folder / f"{name}.h5")
+        journal = journal_path(folder / f"{name}.h5")
+        written = read_journal(journal) if journal.exists() else Records()
         header = written.header or settled.header
-        if header is not None and not _differences(
-            header, campaign, _new_header(campaign, setting, platform)
-        ):
-            yield WrittenRows(name, settled.rows, written.rows)
+        if header is not None and not _differences(header, campaign, new):
+            yield name, [*settled.rows, *written.rows]
 
 
 class Store:

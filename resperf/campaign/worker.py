@@ -20,7 +20,7 @@ from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.campaign.measure import failure, measure_layer, time_network
 from resperf.campaign.networks import NetworkRun, harvest
-from resperf.campaign.process import ProcessConditions, Taken, WorkerSettings
+from resperf.campaign.process import Taken, WorkerSettings, conditions_here
 from resperf.errors import (
     CampaignError,
     DeviceLostError,
@@ -120,11 +120,10 @@ class Worker:
 
 def start(settings: WorkerSettings) -> Worker:
     """Start the backend and what watches its device."""
-    here = ProcessConditions.here()
-    if settings.conditions not in (None, here):
+    if settings.conditions not in (None, conditions_here()):
         raise CampaignError(
-            f"the measuring process runs under {here}, which changes its times, not under "
-            f"{settings.conditions}"
+            f"niceness and OMP_NUM_THREADS of the measuring process are {conditions_here()}, not "
+            f"{settings.conditions}: its times would be wrong"
         )
     target = register(settings.target)
     monitor = load_monitor(target, str(settings.settings.get("device", target.device_class)))

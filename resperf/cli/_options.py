@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
+from resperf.errors import require
 from resperf.heartbeat import Steps
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
@@ -197,6 +198,7 @@ def ray(text: str) -> Decorator:
     """Option --ray, whose value is the address of a cluster, or is left out."""
     return option(
         "--ray", section=WHERE, is_flag=False, flag_value="auto", metavar="[ADDRESS|local]",
+        callback=lambda _context, _option, address: address and require("ray", "ray") and address,
         help=text,
     )  # fmt: skip
 

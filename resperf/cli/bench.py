@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,39 +151,24 @@ def command(
             "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
             "torch and --training, and choose a campaign of [networks] alone"
         )
+    output = output or default_output(defined.name, target, settings)
     if ray is not None:
-        from resperf.campaign.fleet import run_on_cluster
-        from resperf.campaign.hosts import run_on_hosts
+        numbered, is_file = "device" in settings, output.is_file()
+        if wrong := ("--adaptive" * adaptive or "a numbered device" * numbered
+                     or f"the file {output}, but a folder" * is_file):  # fmt: skip
+            raise CampaignError(f"--ray takes all devices of a class, not {wrong}; leave it out")
+        from resperf.campaign import fleet
 
-        folder = output or default_output(defined.name, target, settings).with_suffix("")
-        _refuse_with_ray(folder, adaptive=adaptive, numbered="device" in settings)
-        if hosts:
-            results = run_on_hosts(defined, folder, bench, ray, hosts, hours=hours)
-        else:
-            results = run_on_cluster(defined, folder, bench, ray, hours=hours)
+        run = partial(fleet.run_on_hosts, counts=hosts) if hosts else fleet.run_on_cluster
+        results = run(defined, output.with_suffix(""), bench, ray, hours=hours)
         show_results(results, as_json=as_json, several=True)
         return
     acquisition: Acquisition | None = None
     if adaptive:  # Only these campaigns import the learning libraries.
         require("lightgbm", "train")
         from resperf.workflows.adaptive import acquisition_scores as acquisition
-    result = run_campaign(
-        defined,
-        output or default_output(defined.name, target, settings),
-        bench,
-        hours=hours,
-        acquisition=acquisition,
-    )
+    result = run_campaign(defined, output, bench, hours=hours, acquisition=acquisition)
     show_results([result], as_json=as_json)
-
-
-def _refuse_with_ray(folder: Path, *, adaptive: bool, numbered: bool) -> None:
-    if folder.is_file():
-        raise CampaignError(f"{folder} is a file; with --ray, -o names a folder")
-    if adaptive:
-        raise CampaignError("--adaptive chooses by one device's rows; leave it or --ray out")
-    if numbered:
-        raise CampaignError("--ray takes every GPU of a node; write the device without a number")
 
 
 def campaign_file(name: str) -> Path:
@@ -272,12 +258,9 @@ def show_results(
     results: Sequence[CampaignResult], *, as_json: bool, several: bool = False
 ) -> None:
     """Print how a campaign ended on each device, and what to type next; `several` are a list."""
-    for note in dict.fromkeys(note for result in results for note in result.notes):
-        options.show_notes([note])
-    shown = [_result(result) for result in results]
-    values = [values for values, _ in shown]
-    lines = "\n".join(line for _, lines in shown for line in lines)
-    options.show(as_json, values if several else values[0], lines)
+    options.show_notes([*dict.fromkeys(note for result in results for note in result.notes)])
+    values, lines = zip(*map(_result, results), strict=True)
+    options.show(as_json, [*values] if several else values[0], "\n".join(map("\n".join, lines)))
     if any(result.reason == "interrupted" for result in results):
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -316,8 +299,7 @@ def _result(result: CampaignResult) -> tuple[dict[str, Any], list[str]]:
     if result.failure and not has_times:
         lines.append(f"every row failed; the most frequent message: {result.failure}")
     if result.reason != "complete":
-        causes = {"hours": "time limit reached", "lost": "the node is gone"}
-        cause = causes.get(result.reason, result.reason)
+        cause = "time limit reached" if result.reason == "hours" else "interrupted"
         lines.append(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
     elif not has_times:
         lines.append(

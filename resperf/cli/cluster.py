@@ -30,7 +30,7 @@ Examples:
 @options.JSON
 def command(
     cluster: str | None, ray: str | None, exchange: bool, output: Path | None, as_json: bool
-) -> None:
+) -> None:  # fmt: skip
     """Show what the nodes of a cluster have, together and each.
 
     CLUSTER is a TOML file, or the name of a cluster that is known. What is not known is said, never
@@ -40,17 +40,17 @@ def command(
     from resperf.files import write_whole
     from resperf.report.cluster import cluster_json, cluster_text
 
-    if (cluster is None) == (ray is None):
-        names = ", ".join(named_clusters()) or "none"
-        raise ResperfError(f"name a TOML file or a known cluster ({names}), or write --ray")
-    if ray is not None:
+    if (cluster is None) == (ray is None) or (exchange and ray is None):
+        raise ResperfError(
+            f"name a TOML file or a known cluster ({', '.join(named_clusters())}), or write --ray, "
+            "which alone goes with --exchange"
+        )
+    if cluster is not None:
+        described = cluster_of(cluster)
+    else:
         from resperf.workflows.cluster import survey
 
-        described = survey(ray, exchange=exchange)
-    elif exchange:
-        raise ResperfError("--exchange measures between nodes that are there; write --ray")
-    else:
-        described = cluster_of(str(cluster))
+        described = survey(str(ray), exchange=exchange)
     if output is not None:
         write_whole(output, described.to_toml().encode())
     options.show(as_json, cluster_json(described), cluster_text(described))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from resperf.devices.cluster import Cluster, Link
+from resperf.devices.cluster import Cluster
 from resperf.report.tables import table
 from resperf.units import format_bytes
 
-_BYTES = ("ram_bytes", "ram_available_bytes", "gpu_memory_bytes")
+_COLUMNS = ("count", "devices", "sockets", "cores", "cores_available", "ram_bytes",
+            "ram_available_bytes", "gpu_memory_bytes", "disk_bytes_per_s", "flops_per_s",
+            "load")  # fmt: skip
 
 
 def cluster_json(cluster: Cluster) -> dict[str, Any]:
@@ -21,53 +23,30 @@ def cluster_json(cluster: Cluster) -> dict[str, Any]:
 
 def cluster_text(cluster: Cluster) -> str:
     """Show a line per node, the totals by equations 1-2 of PredictDDL, and the links."""
-    rows = [
-        [
-            node.name, str(node.count), node.device or "cpu", str(node.devices),
-            _cell("sockets", node.sockets), _cell("cores", node.cores),
-            _cell("cores", node.cores_available), *(_cell(name, getattr(node, name))
-            for name in _BYTES), _cell("flops_per_s", node.peak_flops_per_s()),
-            "" if node.load is None else f"{node.load:.0%}",
-        ]
+    of_node = [
+        (node.name, node.device or "cpu", {**vars(node), "flops_per_s": node.peak_flops_per_s()})
         for node in cluster.nodes
-    ]  # fmt: skip
-    headings = ("node", "count", "device", "devices", "sockets", "cores", "available", "memory",
-                "free", "GPU memory", "TFLOP/s", "load")  # fmt: skip
-    title = f"{cluster.name}: {cluster.servers} nodes, {cluster.devices} devices"
-    lines = [title, table(headings, rows, text=("node", "device")), ""]
+    ]
     totals = {name: total for name, total in cluster.totals().items() if total is not None}
-    sums = [
-        [name.replace("_", " "), _cell(name, total.sum), _cell(name, total.minimum),
-         f"{total.spread:.0%}"]
-        for name, total in totals.items()
-    ]  # fmt: skip
-    columns = ("available", "sum", "least of a node", "spread")
-    lines += [table(columns, sums, text=("available",)), ""]
-    lines += [_link(word, getattr(cluster, word)) for word in ("inside", "between")]
-    for names, nodes in _by_unknown(cluster).items():
-        lines.append(f"not known of {', '.join(nodes)}: {', '.join(names)}")
+    of_all = [(name, "", {column: getattr(total, word) for column, total in totals.items()})
+              for word, name in (("sum", "available in all"), ("minimum", "least of a node"))
+              ]  # fmt: skip
+    rows = [[name, device, *(_cell(column, facts.get(column)) for column in _COLUMNS)]
+            for name, device, facts in (*of_node, *of_all)]  # fmt: skip
+    headings = ("node", "device", *(column.split("_bytes")[0].replace("_", " ")
+                                    for column in _COLUMNS))  # fmt: skip
+    lines = [f"{cluster.name}: {cluster.servers} nodes, {cluster.devices} devices",
+             table(headings, rows, text=("node", "device"))]  # fmt: skip
+    for words, link in (("inside a node", cluster.inside), ("between nodes", cluster.between)):
+        known = link and (f"{link.name}, {link.latency_s * 1e6:.3g} us, "
+                          f"{link.bandwidth_bytes_per_s / 1e9:.3g} GB/s")  # fmt: skip
+        lines.append(f"{words}: {known or 'not known'}")
+    lines += [f"not known of {node.name}: {', '.join(node.unknown)}"
+              for node in cluster.nodes if node.unknown]  # fmt: skip
     return "\n".join(lines)
 
 
-def _cell(name: str, value: float | None) -> str:
+def _cell(column: str, value: float | None) -> str:
     if value is None:
         return ""
-    if name == "flops_per_s":
-        return f"{value / 1e12:.3g}"
-    return format_bytes(value) if "bytes" in name else f"{value:g}"
-
-
-def _link(word: str, link: Link | None) -> str:
-    words = "inside a node" if word == "inside" else "between nodes"
-    if link is None:
-        return f"{words}: not known"
-    latency_us, gb_per_s = link.latency_s * 1e6, link.bandwidth_bytes_per_s / 1e9
-    return f"{words}: {link.name}, {latency_us:.3g} us, {gb_per_s:.3g} GB/s"
-
-
-def _by_unknown(cluster: Cluster) -> dict[tuple[str, ...], list[str]]:
-    nodes: dict[tuple[str, ...], list[str]] = {}
-    for node in cluster.nodes:
-        if node.unknown:
-            nodes.setdefault(node.unknown, []).append(node.name)
-    return nodes
+    return format_bytes(value) if "bytes" in column else f"{value:.4g}"

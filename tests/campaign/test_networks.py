@@ -319,7 +319,7 @@ def test_a_campaign_has_one_number_of_processes(
     """All rows of a start have one platform, which says how many share their runs."""
 
     class Process(WorkerProcess):
-        def __init__(self, settings: WorkerSettings, **options: Any) -> None:
+        def __init__(self, settings: WorkerSettings) -> None:
             shared = settings.settings.get("processes", 1)
             self.setting, self.platform = Setting("toy"), Platform("cpu", devices=shared)
 

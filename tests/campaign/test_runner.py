@@ -17,7 +17,7 @@ import pytest
 from resperf.campaign import Bench, Campaign, run_campaign, runner
 from resperf.campaign.bench import plan_campaign
 from resperf.campaign.journal import read_journal
-from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
+from resperf.campaign.process import WorkerDied
 from resperf.campaign.store import journal_path
 from resperf.dataset import check_dataset, read_dataset, read_info
 from resperf.errors import CampaignError, DatasetError, ResperfError
@@ -87,7 +87,7 @@ def test_costs_are_measured_now_and_then_and_their_medians_count(
     answers = chain([3.0, 1.0, 2.0, 9.0], repeat(2.5))
     monkeypatch.setattr(runner, "COSTS_INTERVAL_S", 0.0)
     monkeypatch.setattr(
-        WorkerProcess,
+        runner.WorkerProcess,
         "costs",
         lambda _: {"call_ms": 0.5, "overhead_ms_per_layer": next(answers)},
     )
@@ -100,10 +100,10 @@ def test_costs_are_measured_now_and_then_and_their_medians_count(
 def test_a_process_that_dies_of_measuring_costs_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(_: WorkerProcess) -> dict[str, float]:
+    def die(_: runner.WorkerProcess) -> dict[str, float]:
         raise WorkerDied(Status.CRASHED, "it fell over")
 
-    monkeypatch.setattr(WorkerProcess, "costs", die)
+    monkeypatch.setattr(runner.WorkerProcess, "costs", die)
     result = go(made(samples=5), tmp_path / "a.h5")
     assert result.statuses == {"ok": result.rows}
 
@@ -145,6 +145,8 @@ def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
 
 
 def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None:
+    from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
+
     share = (200 << 20) / psutil.virtual_memory().total
     settings = WorkerSettings(target("synthetic"), memory_share=share)
     with WorkerProcess(settings) as worker:
@@ -159,18 +161,20 @@ def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None
 
 
 def test_the_process_is_recycled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from resperf.campaign import runner
+
     started = []
-    real = WorkerProcess
+    real = runner.WorkerProcess
 
     def count(*arguments: Any, **options: Any) -> Any:
         started.append(1)
         return real(*arguments, **options)
 
-    monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", count)
+    monkeypatch.setattr(runner, "WorkerProcess", count)
     campaign = made(samples=10, repeat_share=0.0, run={"recycle_layers": 4})
     result = go(campaign, tmp_path / "a.h5")
     assert result.measured == 10
-    assert len(started) == 1 + 3  # the first one plans
+    assert len(started) == 3
 
 
 def test_rows_of_a_slow_machine_are_measured_again(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_dry_run_plans_for_devices_that_are_not_here(campaign: Path, cli) -> N
 def test_a_plan_without_the_device_is_that_with_it(
     campaign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise CampaignError("nobody is here")
 
     spec = Campaign.from_toml(campaign)

@@ -12,7 +12,7 @@ import pytest
 
 from resperf.backends import backend
 from resperf.bundle import Bundle, Calibration, LayerTimes, Source, Speeds, machines_of
-from resperf.campaign import bench
+from resperf.campaign import runner
 from resperf.campaign.process import Interrupted, Taken, WorkerDied
 from resperf.dataset import read_networks
 from resperf.layers import Dense
@@ -63,9 +63,6 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
         def __exit__(self, *_):
             self.close()
 
-        def check(self):
-            """Its device is there."""
-
         def close(self):
             pass
 
@@ -90,6 +87,7 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
             return Taken(row, None, {})
 
     monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", ByLaw)
+    monkeypatch.setattr("resperf.campaign.runner.WorkerProcess", ByLaw)
     return asked
 
 
@@ -301,18 +299,18 @@ def test_networks_of_one_name_in_several_folders_are_several_networks(
 
 def test_a_calibration_that_was_interrupted_goes_on(words, measured, tmp_path, monkeypatch, cli):
     target = tmp_path / "made"
-    measure = bench.WorkerProcess.measure_network
+    measure = runner.WorkerProcess.measure_network
 
     def interrupted(process, *words):
         if len(measured) == 5:
             raise Interrupted("as by Ctrl-C")
         return measure(process, *words)
 
-    monkeypatch.setattr(bench.WorkerProcess, "measure_network", interrupted)
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", interrupted)
     cli.run(*words, code=130)
     assert not target.exists()
     first = list(measured)
-    monkeypatch.setattr(bench.WorkerProcess, "measure_network", measure)
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", measure)
     cli.text(*words)
     # Only networks without a steady measurement are measured again.
     counts = Counter(measured)
@@ -334,13 +332,13 @@ def test_a_calibration_that_was_interrupted_goes_on(words, measured, tmp_path, m
 
 
 def test_networks_that_the_framework_cannot_run_are_named(words, measured, monkeypatch, cli):
-    measure = bench.WorkerProcess.measure_network
+    measure = runner.WorkerProcess.measure_network
 
     def refusing(process, run, *words):
         if run.path.stem == "mlp5":
             raise WorkerDied(Status.TIMEOUT, "no answer within 9 s")
         return measure(process, run, *words)
 
-    monkeypatch.setattr(bench.WorkerProcess, "measure_network", refusing)
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", refusing)
     notes = cli.json(*words)["notes"]
     assert notes[1] == "mlp5 at batch 2: no answer within 9 s"

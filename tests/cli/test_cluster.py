@@ -30,10 +30,10 @@ def test_a_planned_cluster_is_shown(cli: Any, tmp_path: Path) -> None:
     text = cli.text("cluster", path)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "planned: 2 nodes, 8 devices"
-    assert "gpu 2 v100 4 40 372.5 GiB 16.0 GiB 15.7" in lines
+    assert "gpu v100 2 4 40 372.5 GiB 16.0 GiB 1.57e+13" in lines
     # 2 x 4 cards of 15.7 TFLOP/s and 16 GiB.
-    assert "flops per s 126 62.8 0%" in lines
-    assert "gpu memory bytes 128.0 GiB 64.0 GiB 0%" in lines
+    assert "available in all 8 80 745.1 GiB 128.0 GiB 1.256e+14" in lines
+    assert "least of a node 4 40 372.5 GiB 64.0 GiB 6.28e+13" in lines
     assert "inside a node: NVLink, 10 us, 150 GB/s" in lines
     assert "between nodes: not known" in lines
     assert lines[-1].startswith("not known of gpu: sockets, cores_available, ram_available_bytes")
@@ -55,9 +55,9 @@ def test_what_cannot_be_described_is_one_line(cli: Any, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["quick", "--hosts", "1", "2"], "add --ray, --framework torch and --training"),
-        (["quick", "--ray", "--adaptive"], "--adaptive chooses by one device's rows"),
-        (["quick", "--ray", "--device", "cuda:1"], "write the device without a number"),
-        (["quick", "--ray", "-o", __file__], "is a file; with --ray, -o names a folder"),
+        (["quick", "--ray", "--adaptive"], "all devices of a class, not --adaptive; leave it out"),
+        (["quick", "--ray", "--device", "cuda:1"], "not a numbered device"),
+        (["quick", "--ray", "-o", __file__], "test_cluster.py, but a folder"),
     ],
 )
 def test_what_ray_cannot_do_is_refused(cli: Any, words: list[str], message: str) -> None:
