@@ -23,7 +23,7 @@ from resperf.campaign import on_ray
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import row_identity
 from resperf.campaign.plan import Plan
-from resperf.campaign.process import Interrupted, ProcessLost
+from resperf.campaign.process import Interrupted, ProcessLost, WorkerProcess
 from resperf.campaign.runner import CampaignResult, Run, hopeless, run_campaign, stop_signals
 from resperf.campaign.spec import Campaign
 from resperf.campaign.store import Store, written_rows
@@ -131,11 +131,16 @@ class _Fleet:
         """Measure on a device until it or the work ends."""
         gpus = int(self.bench.target.device_class == "cuda")
         try:
-            with on_ray.processes_on([node], self.bench.target, gpus, self.stop.is_set) as there:
-                bench, names = replace(self.bench, start=there[0]), there[1]
-                process = there[0](bench.worker_settings(self.campaign))
+            with on_ray.processes_on([node], self.bench.target, gpus, self.stop.is_set) as (
+                start,
+                names,
+            ):
+                own = self.bench.worker_settings(self.campaign)
+                process, bench = start(own), replace(self.bench, start=start)
                 with self._lock:
-                    group = self._group(bench, process.setting, process.platform)
+                    # The plan needs the same process, and does not end it.
+                    planning = replace(bench, start=lambda it: process if it == own else start(it))
+                    group = self._group(planning, process)
                     # By its GPU, or a number that no other node of the host has.
                     stem = self.folder / f"{process.platform.device}-{node.host}"
                     paths = (Path(f"{stem}-{number}.h5") for number in names or itertools.count())
@@ -147,8 +152,9 @@ class _Fleet:
                 sys.stderr.write(f"\nnote: {node.host} is left out: {error}\n")
             raise
 
-    def _group(self, bench: Bench, setting: Setting, platform: Platform) -> _Group:
+    def _group(self, bench: Bench, process: WorkerProcess) -> _Group:
         """Return the alike devices; plan for them, and leave out what they measured before."""
+        setting, platform = process.setting, process.platform
         for group in self._groups:
             if setting == group.setting and not platform.kind.differences(group.platform):
                 return group
@@ -156,7 +162,8 @@ class _Fleet:
         for device, rows in written_rows(self.folder, self.campaign, setting, platform):
             again = set(map(row_identity, hopeless(rows)))
             work.note(set(map(row_identity, rows)) - again, device)
-        self._groups.append(_Group(setting, platform, plan_campaign(self.campaign, bench)[0], work))
+        plan, *_ = plan_campaign(self.campaign, bench)
+        self._groups.append(_Group(setting, platform, plan, work))
         return self._groups[-1]
 
     def _run_on(

@@ -107,14 +107,19 @@ def survey(address: str, *, exchange: bool = False) -> Cluster:
         cluster = Cluster(name="ray", nodes=tuple(nodes), source=source)
         if not exchange:
             return cluster
-        machines = {machine for machine, _ in on_ray.call_all(actors, "place")}
-        if len(machines) < max(2, len(actors)):
+        machines = machines_of(actors)
+        if machines < max(2, len(actors)):
             raise ResperfError(
-                f"{len(actors)} nodes on {len(machines)} machine: what is exchanged inside a "
+                f"{len(actors)} nodes on {machines} machine: what is exchanged inside a "
                 "machine crosses no network; --exchange needs nodes on machines of their own"
             )
         on_gpu = all(node.device for node in nodes)
         return replace(cluster, between=exchanged(actors, on_gpu=on_gpu))
+
+
+def machines_of(actors: Sequence[on_ray.Actor]) -> int:
+    """Return of how many machines nodes are."""
+    return len({machine for machine, _ in on_ray.call_all(actors, "place")})
 
 
 def exchanged(actors: Sequence[on_ray.Actor], *, on_gpu: bool) -> Link:
