@@ -131,10 +131,8 @@ class _Fleet:
         """Measure on a device until it or the work ends."""
         gpus = int(self.bench.target.device_class == "cuda")
         try:
-            with on_ray.processes_on([node], self.bench.target, gpus, self.stop.is_set) as (
-                start,
-                names,
-            ):
+            there = on_ray.processes_on([node], self.bench.target, gpus, self.stop.is_set)
+            with there as (start, names):
                 own = self.bench.worker_settings(self.campaign)
                 process, bench = start(own), replace(self.bench, start=start)
                 with self._lock:
@@ -239,14 +237,9 @@ def run_on_cluster(
 
 
 def run_on_hosts(
-    campaign: Campaign,
-    folder: Path,
-    bench: Bench,
-    address: str,
-    counts: Sequence[int],
-    *,
+    campaign: Campaign, folder: Path, bench: Bench, address: str, counts: Sequence[int], *,
     hours: float | None = None,
-) -> list[CampaignResult]:
+) -> list[CampaignResult]:  # fmt: skip
     """Run a campaign of training steps on numbers of hosts, one after the other.
 
     Parameters

@@ -129,12 +129,9 @@ def reserved(count: int, gpus: int) -> Iterator[list[RayNode]]:
                 "nodes, or wait for what runs on them"
             )
         ids = util.placement_group_table(group)["bundles_to_node_id"]
-        yield [
-            by_id[ids[index]]._replace(
-                strategy=strategies.PlacementGroupSchedulingStrategy(group, index)
-            )
-            for index in range(count)
-        ]
+        in_group = strategies.PlacementGroupSchedulingStrategy
+        yield [by_id[ids[index]]._replace(strategy=in_group(group, index))
+               for index in range(count)]  # fmt: skip
     finally:
         util.remove_placement_group(group)
 
@@ -154,12 +151,9 @@ class Actor:
     """
 
     def __init__(
-        self,
-        owner: type[Any],
-        node: RayNode,
-        gpus: int = 0,
+        self, owner: type[Any], node: RayNode, gpus: int = 0,
         wants_stop: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.node, self.wants_stop = node, wants_stop
         # Ray leaves alone what is set to nothing, and `owner` mends it.
         environment = {"RAY_worker_niceness": NICENESS, "OMP_NUM_THREADS": ""}
@@ -169,12 +163,8 @@ class Actor:
         )  # fmt: skip
         self._actor = remote.remote()
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method; its answer is waited for by `answer`."""
-        return getattr(self._actor, method).remote(*arguments)
-
-    def answer(self, asked: Any) -> Any:
-        """Wait for the answer to what was asked.
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Call a method; return what waits for its answer.
 
         Raises
         ------
@@ -185,6 +175,9 @@ class Actor:
         Exception
             What the method raises.
         """
+        return partial(self._answer, getattr(self._actor, method).remote(*arguments))
+
+    def _answer(self, asked: Any) -> Any:
         try:
             while not ray.wait([asked], timeout=LISTEN_S)[0]:
                 if self.wants_stop():
@@ -198,8 +191,8 @@ class Actor:
             raise ProcessLost(f"{self.node.host}: {reason}") from lost
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method, and wait for its answer; errors as of `answer`."""
-        return self.answer(self.ask(method, *arguments))
+        """Call a method, and wait for its answer."""
+        return self.ask(method, *arguments)()
 
     def end(self) -> None:
         """End its process, at once if it is busy, and with it what that started."""
@@ -211,7 +204,7 @@ def call_all(actors: Sequence[Actor], method: str, *arguments: Sequence[Any]) ->
     """Call a method of several actors at once, each with its own arguments, or all without."""
     given = arguments or [()] * len(actors)
     asked = [actor.ask(method, *words) for actor, words in zip(actors, given, strict=True)]
-    return [actor.answer(one) for actor, one in zip(actors, asked, strict=True)]
+    return [answer() for answer in asked]
 
 
 class NodeActor:
@@ -310,12 +303,9 @@ class RemoteProcess(WorkerProcess):
     """
 
     def __init__(
-        self,
-        actors: Sequence[Actor],
-        settings: WorkerSettings,
-        *,
+        self, actors: Sequence[Actor], settings: WorkerSettings, *,
         wants_stop: Callable[[], bool] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._actors, first = actors, actors[0]
         for actor in actors:
             actor.wants_stop = wants_stop or actor.wants_stop
@@ -328,11 +318,11 @@ class RemoteProcess(WorkerProcess):
             machines, addresses = zip(*call_all(self._actors, "place"), strict=True)
             count = len(self._actors)
             hosts = {"count": count, "machines": len({*machines}), "address": addresses[0]}
-        # The first one waits for the others.
-        for rank, actor in reversed([*enumerate(self._actors)]):
-            shared = {"hosts": {**hosts, "rank": rank}} if hosts else {}
-            settings = replace(self._settings, settings={**self._settings.settings, **shared})
-            self.setting, self.platform = actor.call("start", settings)
+        own = [{"hosts": {**hosts, "rank": rank}} if hosts else {}
+               for rank in range(len(self._actors))]  # fmt: skip
+        settings = ([replace(self._settings, settings={**self._settings.settings, **one})]
+                    for one in own)  # fmt: skip
+        (self.setting, self.platform), *_ = call_all(self._actors, "start", *settings)
 
     def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
@@ -360,11 +350,9 @@ class RemoteProcess(WorkerProcess):
 
 @contextmanager
 def processes_on(
-    nodes: Sequence[RayNode],
-    target: Target,
-    gpus: int,
+    nodes: Sequence[RayNode], target: Target, gpus: int,
     wants_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[partial[RemoteProcess], list[str]]]:
+) -> Iterator[tuple[partial[RemoteProcess], list[str]]]:  # fmt: skip
     """Return what starts measuring processes on nodes, and Ray's names of the first one's GPUs."""
     with ExitStack() as stack:
         actors = [Actor(NodeActor, node, gpus, wants_stop) for node in nodes]

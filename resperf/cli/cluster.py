@@ -21,11 +21,9 @@ Examples:
 @click.argument("cluster", metavar="[CLUSTER]", required=False)
 @options.ray("Describe the nodes of a cluster of Ray (by default of the one that runs here).")
 @option(
-    "--exchange",
-    section=HOW,
-    is_flag=True,
+    "--exchange", section=HOW, is_flag=True,
     help="Measure how fast the nodes sum gradients between them (needs PyTorch there).",
-)
+)  # fmt: skip
 @options.output("FILE.toml", "Write the cluster, for `predict --cluster`.")
 @options.JSON
 def command(
