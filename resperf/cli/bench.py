@@ -151,22 +151,24 @@ def command(
             "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
             "torch and --training, and choose a campaign of [networks] alone"
         )
-    output = output or default_output(defined.name, target, settings)
+    default = default_output(defined.name, target, settings)
     if ray is not None:
-        numbered, is_file = "device" in settings, output.is_file()
+        folder = output or default.with_suffix("")
+        numbered, is_file = "device" in settings, folder.is_file()
         if wrong := ("--adaptive" * adaptive or "a numbered device" * numbered
-                     or f"the file {output}, but a folder" * is_file):  # fmt: skip
+                     or f"the file {folder}, but a folder" * is_file):  # fmt: skip
             raise CampaignError(f"--ray takes all devices of a class, not {wrong}; leave it out")
         from resperf.campaign import fleet
 
         run = partial(fleet.run_on_hosts, counts=hosts) if hosts else fleet.run_on_cluster
-        results = run(defined, output.with_suffix(""), bench, ray, hours=hours)
+        results = run(defined, folder, bench, ray, hours=hours)
         show_results(results, as_json=as_json, several=True)
         return
     acquisition: Acquisition | None = None
     if adaptive:  # Only these campaigns import the learning libraries.
         require("lightgbm", "train")
         from resperf.workflows.adaptive import acquisition_scores as acquisition
+    output = output or default
     result = run_campaign(defined, output, bench, hours=hours, acquisition=acquisition)
     show_results([result], as_json=as_json)
 
