@@ -276,10 +276,15 @@ def test_steps_that_were_not_measured_are_added_up(device: str, options: dict[st
     assert any("no training steps were measured" in note for note in step.remarks.notes)
     assert step.parts.quantities[0].mode.value == "training"
     assert 2 < step.time_ms / run.device_ms < 4
-    with pytest.raises(ResperfError, match="leave out --devices"):
-        resperf.predict_scaling(
-            "vgg16", devices=[1, 2], device=device, batch=[32], training=True, **options
-        )
+    question = {"devices": [1, 2], "device": device, "batch": [32], "training": True, **options}
+    if device != "a100":  # whose connections are known
+        with pytest.raises(ResperfError, match="say what connects them: --train --cluster"):
+            resperf.predict_scaling("vgg16", **question)
+    one, two = resperf.predict_scaling("vgg16", cluster="t4-g4dn", **question).series[32]
+    assert step.time_ms == one.time_ms < two.time_ms < two.high_ms
+    adam = resperf.predict_scaling("vgg16", cluster="t4-g4dn", optimizer="adam", **question)
+    assert adam.series[32][0].time_ms > one.time_ms
+    assert any("update by adam" in note for note in adam.notes)
 
 
 @pytest.mark.parametrize("device", ["2080ti", "h100", "a100-40gb", "rtx3090"])

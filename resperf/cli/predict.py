@@ -235,9 +235,10 @@ def command(
         batches, within_ms = (), math.inf
     show = partial(_show, as_json=as_json, output=output)
     question["device"] = device
-    optimizer = question.pop("optimizer")
-    if optimizer and (not question["training"] or devices or device == EVERY_DEVICE):
-        raise click.UsageError("--optimizer goes with --train on one device")
+    if (optimizer := question.pop("optimizer")) is not None:
+        if not question["training"] or device == EVERY_DEVICE:
+            raise click.UsageError("--optimizer goes with --train on a device")
+        question["optimizer"] = optimizer
     if devices:
         if epochs is not None and images is None:
             raise click.UsageError("--epochs needs --images, the size of the data set")
@@ -257,8 +258,6 @@ def command(
         "batch": batches if len(batches) > 1 else next(iter(batches), None),
         "strict": "range" if strict_range else strict,
     }
-    if optimizer:
-        question["optimizer"] = optimizer
     if against is not None:
         _beside(network, against, question, every, show)
     elif device == EVERY_DEVICE:

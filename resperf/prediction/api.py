@@ -303,6 +303,7 @@ def predict_scaling(
     values: Values | None = None,
     method: str | None = None,
     training: bool = False,
+    optimizer: str = "sgd",
     strong: bool = False,
     images: int | None = None,
     epochs: int | None = None,
@@ -314,7 +315,7 @@ def predict_scaling(
     Parameters
     ----------
     network, device, framework, shapes, bundle, precision, compiled, assume, values, method, \
-    training, block
+    training, optimizer, block
         As in `predict`; the bundle must predict whole networks, or training steps.
     devices : sequence of int
         Numbers of devices that share a run.
@@ -334,7 +335,7 @@ def predict_scaling(
     UnsupportedError
         If nothing predicts whole networks, or training steps, on so many devices.
     """
-    query = Query(device, framework, bundle, precision, compiled, method, training)
+    query = Query(device, framework, bundle, precision, compiled, method, training, None, optimizer)
 
     def at_batch(size: int) -> Network:
         (one,) = read(network, size, shapes, assume, block, values)
@@ -342,18 +343,21 @@ def predict_scaling(
 
     counts = [integer(count, "devices", ResperfError) for count in devices]
     sizes = [integer(size, "batch") for size in batch]
-    choice = choose_for(query, at_batch(sizes[0])) if sizes else choose(query)
+    choice = _chosen(query, list(map(at_batch, sizes[:1])))
+    notes = dict.fromkeys(choice.notes)
 
     def alone(size: int) -> QuantityPrediction:
-        (prediction,) = _answers([at_batch(size)], query, Run())
+        (prediction,) = _predictions([at_batch(size)], choice, Run())
+        notes.update(dict.fromkeys(prediction.remarks.notes))
         if (step := prediction.parts.quantity(STEP)) is None or math.isnan(step.value):
             raise UnsupportedError(f"the training step of {prediction.subject.title} is not known")
         return step
 
-    return scaling(
+    result = scaling(
         at_batch, choice.bundle, sizes, counts, strong=strong, images=images, epochs=epochs,
         cluster=cluster, alone=alone if choice.composes_steps else None,
     )  # fmt: skip
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
@@ -368,15 +372,7 @@ def _in_own_types(networks: Sequence[Network], query: Query, run: Run) -> list[P
 
 def _answers(networks: Sequence[Network], query: Query, run: Run) -> list[Prediction]:
     """Predict runs or training steps, of PyTorch's with the memory that they need."""
-    if query.training:
-        from resperf.lowering.torch_training import require_trainable
-
-        for network in networks:
-            require_trainable(network)
-    choice = choose_for(query, networks[0])
-    measured = choice.bundle.setting.optimizer
-    if query.training and measured not in ("", query.optimizer):
-        choice = _by_optimizer(choice, query.optimizer)
+    choice = _chosen(query, networks)
     predictions = _predictions(networks, choice, run)
     if query.method or choice.bundle.framework != COMPOSING:
         return predictions
@@ -388,9 +384,18 @@ def _answers(networks: Sequence[Network], query: Query, run: Run) -> list[Predic
     return [with_memory(*pair, setting, strict=strict) for pair in pairs]
 
 
-def _by_optimizer(choice: Choice, optimizer: str) -> Choice:
-    """Answer for another optimizer than was measured where its work is known; else say so."""
-    bundle, measured = choice.bundle.check(), choice.bundle.setting.optimizer
+def _chosen(query: Query, networks: Sequence[Network]) -> Choice:
+    """Choose what answers for networks; for another optimizer than was measured, say so."""
+    if query.training:
+        from resperf.lowering.torch_training import require_trainable
+
+        for network in networks:
+            require_trainable(network)
+    choice = choose_for(query, networks[0]) if networks else choose(query)
+    bundle, measured, optimizer = choice.bundle, choice.bundle.setting.optimizer, query.optimizer
+    if not query.training or measured in ("", optimizer):
+        return choice
+    bundle = bundle.check()
     note = f"the time is that of a step by {measured}, not by {optimizer}"
     if STEP in bundle.network_quantities and bundle.network_predictor(STEP).counts_optimizers:
         bundle = bundle.for_device(bundle.platform, bundle.setting.with_optimizer(optimizer))

@@ -299,8 +299,8 @@ def _connected(
     if connected is None or name != STEP:
         raise UnsupportedError(
             f"{bundle.path} learnt from runs on one device only, which say nothing about "
-            f"{devices}; say what connects them (--train --cluster, one of "
-            f"{', '.join((*named_clusters(), *topologies()))}, or a TOML file)"
+            f"{devices}; say what connects them: --train --cluster with a TOML file or a name "
+            f"(such as {next(iter(named_clusters()))}; an unknown one lists all)"
         )
     return connected
 

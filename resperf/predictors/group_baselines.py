@@ -1,7 +1,7 @@
 """Baselines on steps of distributed training: Ernest, black and gray box, and controls.
 
 Venkataraman et al. 2016 (Ernest, section 4) and the baselines of PredictDDL (section IV): the same
-rows as `resperf.predictors.exchange_fit`, with those of one device, of one cluster at a time.
+rows as `resperf.predictors.exchange_fit` and those of one device, of one cluster at a time.
 Throughput of the cluster is in proportion to its devices there, so that it is no column of its own.
 """
 
@@ -45,7 +45,6 @@ def ernest_shared(rows: Rows, _seed: int = 0) -> Predict:
             [1.0, row.batch, row.devices, np.log(row.devices)] for row in asked
         ])  # fmt: skip
 
-    rows = _with_alone(rows)
     coefficients = fit_coefficients(terms(rows), _times(rows), relative=False)
     return lambda asked: terms(asked) @ coefficients
 
@@ -61,7 +60,7 @@ def gray_box(rows: Rows, _seed: int = 0) -> Predict:
 
 
 def _line(rows: Rows, *, with_parameters: bool) -> Predict:
-    rows, names = _with_alone(rows), sorted({row.network for row in rows})
+    names = sorted({row.network for row in rows})
 
     def terms(asked: Rows) -> Array:
         return np.array([
@@ -111,7 +110,6 @@ def identity(rows: Rows, seed: int = 0) -> Predict:
             for row in asked
         ])  # fmt: skip
 
-    rows = _with_alone(rows)
     settings = {
         "objective": "regression_l1", "learning_rate": 0.1, "num_leaves": 31,
         "min_data_in_leaf": min(5, max(len(rows) // 10, 1)), "seed": seed, "deterministic": True,
@@ -127,15 +125,6 @@ def identity(rows: Rows, seed: int = 0) -> Predict:
 def alone(_rows: Rows, _seed: int = 0) -> Predict:
     """Take the step of one device: nothing is exchanged."""
     return lambda asked: np.array([row.alone_s for row in asked])
-
-
-def _with_alone(rows: Rows) -> Rows:
-    """Add the steps of one device, one of each network and batch."""
-    alone_rows = {
-        (row.network, row.batch): row._replace(devices=1, nodes=1, per_node=1, time_s=row.alone_s)
-        for row in rows
-    }
-    return [*rows, *alone_rows.values()]
 
 
 def _times(rows: Rows) -> Array:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from resperf.report.tables import ms_cell, rate_cell, table
+from resperf.units import format_duration
 
 if TYPE_CHECKING:
     from resperf.prediction.scaling import Scaling
@@ -19,7 +20,8 @@ def scaling_text(scaling: Scaling) -> str:
             ms_cell(point.time_ms), f"{ms_cell(point.low_ms)} to {ms_cell(point.high_ms)}",
             rate_cell(point.samples_per_s),
             *(
-                "" if math.isnan(values[0]) else "{:.4g} ({:.3g} to {:.3g})".format(*values)
+                "" if math.isnan(values[0])
+                else "{} ({} to {})".format(*map(format_duration, values))
                 for values in (
                     (point.epoch_s, point.low_epoch_s, point.high_epoch_s),
                     (point.training_s, point.low_training_s, point.high_training_s),
@@ -32,7 +34,7 @@ def scaling_text(scaling: Scaling) -> str:
     ]  # fmt: skip
     headings = (
         "batch per device", "devices", "batch", scaling.quantity.replace("_", " "), "90% interval",
-        "samples/s", "epoch s", "training s", "",
+        "samples/s", "epoch", "training", "",
     )  # fmt: skip
     kind = "devices share each batch" if scaling.strong else "each device has a batch of its own"
     title = f"{scaling.network} on {scaling.device}, {scaling.framework}, {scaling.method}: {kind}"

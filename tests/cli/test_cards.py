@@ -68,7 +68,8 @@ def test_training_steps_that_were_not_measured_are_added_up_from_runs(card_bundl
     text = cli.text(*words, "--train")
     assert "training step" in text
     assert "no training steps were measured: forward, backward and update" in text
-    assert "leave out --devices" in cli.error(*words, "--train", "--batch", "4", "--devices", "2")
+    error = cli.error(*words, "--train", "--batch", "4", "--devices", "2")
+    assert "say what connects them: --train --cluster" in error
     assert "no predictions for v100 with tensorflow" in cli.error(
         "predict", network, "--device", "v100", "--framework", "tensorflow", "--train"
     )

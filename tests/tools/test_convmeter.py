@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from onnx.helper import make_node
 
-from resperf.dataset import Dataset, DatasetInfo, write_dataset
-from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
-from resperf.network import graph_digest, read_graph, read_network, weightless
-from resperf.platform import Platform
+from resperf.network import read_network
 from resperf.predictors.network_totals import counted
-from resperf.settings import Mode, Setting
 from resperf.training.rows import network_examples
 
 pytest.importorskip("h5py")
-
-STEPS = Setting("torch", "2.13.0", threads=1, mode=Mode.TRAINING, optimizer="sgd")
 
 METHODS = ["convmeter", "convmeter-relative"]
 ODD = "net3"
@@ -36,7 +26,7 @@ def tool(load_tool) -> ModuleType:
 
 
 @pytest.fixture
-def runs(network_file, tmp_path, cli) -> Path:
+def runs(chain, tmp_path, cli) -> Path:
     """Networks at two image sizes with a block each, at two batch sizes."""
     random = np.random.default_rng(5)
     lines = ["network,batch,time_ms,framework"]
@@ -44,7 +34,7 @@ def runs(network_file, tmp_path, cli) -> Path:
         widths = [3, *(int(each) for each in random.integers(4, 40, 3))]
         kernels = [int(each) for each in random.choice([1, 3, 5], 3)]
         for name, size, first in (("@8", 8, 0), ("@16", 16, 0), ("@16-Block2", 16, 1)):
-            path = chain(network_file, f"net{place}{name}.onnx", size, widths[first:],
+            path = chain( f"net{place}{name}.onnx", size, widths[first:],
                          kernels[first:])  # fmt: skip
             for batch in (1, 4):
                 totals = counted(read_network(path, batch=batch)).totals
@@ -55,16 +45,6 @@ def runs(network_file, tmp_path, cli) -> Path:
     words = ("--format", "list", "--device", "cpu", "-o", tmp_path / "runs.h5")
     cli.text("dataset", "import", tmp_path / "runs.csv", *words)
     return tmp_path / "runs.h5"
-
-
-def chain(network_file, name, size, widths, kernels) -> Path:
-    nodes, weights, last = [], {}, "x"
-    for place, ((given, made), kernel) in enumerate(zip(pairwise(widths), kernels, strict=True)):
-        weights[f"w{place}"] = np.zeros((made, given, kernel, kernel), np.float32)
-        pads = [kernel // 2] * 4
-        nodes.append(make_node("Conv", [last, f"w{place}"], [f"c{place}"], f"c{place}", pads=pads))
-        last = f"c{place}"
-    return network_file(name, nodes, {"x": ["n", widths[0], size, size]}, {last: None}, weights)
 
 
 def test_a_network_is_left_out_at_all_sizes_and_with_its_block(tool, runs):
@@ -104,34 +84,6 @@ def test_the_tables_show_methods_networks_and_the_curve(tool, runs, capsys, monk
     monkeypatch.setattr(sys, "argv", ["tool", str(runs.with_name("absent.h5"))])
     assert tool.main() == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-@pytest.fixture
-def shared(network_file, tmp_path) -> Path:
-    """Training steps of networks on one device and two, which ConvMeter's form says exactly."""
-    random = np.random.default_rng(5)
-    rows, graphs = [], {}
-    for place in range(12):
-        widths = [3, *(int(each) for each in random.integers(4, 40, 1 + place % 4))]
-        kernels = [int(each) for each in random.choice([1, 3, 5], len(widths) - 1)]
-        content = weightless(chain(network_file, f"net{place}.onnx", 16, widths, kernels))
-        graphs[graph_digest(content)] = content
-        for batch, count in itertools.product((4, 8), (1, 2)):
-            totals = counted(read_graph(content, "n", batch=batch)).totals
-            exchange_ms = (count > 1) * (2e-4 * totals.weights + 0.1)
-            time_ms = 1e-6 * totals.flops + 20 + 0.1 * totals.layers + exchange_ms
-            rows.append(Measurement(
-                NetworkRef(f"net{place}@16", graph_digest(content)), Status.OK,
-                {"step_ms": Samples((time_ms,), 1, 0, StopReason.BUDGET)},
-                setting=replace(STEPS, batch=batch), platform=Platform("cpu", devices=count),
-                started_at=1.0,
-            ))  # fmt: skip
-    info = DatasetInfo(
-        STEPS, Platform("cpu"), {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00", {},
-        quantities=("step_ms",),
-    )  # fmt: skip
-    write_dataset(tmp_path / "shared.h5", Dataset(info, tuple(rows), graphs))
-    return tmp_path / "shared.h5"
 
 
 def test_steps_on_several_devices_stand_beside_those_on_one(tool, shared):

@@ -57,6 +57,8 @@ SCRIPT_OPSET, KERAS_OPSET = 17, 15
 BATCH = 2
 """Of the example input: torch.export would read a batch of 1 as a fixed dimension."""
 PAST, PROMPT = 128, 64
+SMALL = 224
+"""Pixels of images below which AlexNet and VGG pool to more pixels than they have."""
 ABSENT = "absent.bin"
 
 Example = tuple[Any, tuple[Any, ...]]
@@ -81,7 +83,7 @@ def exports(name: str) -> dict[str, Export]:
     for model in listed.get("script", ()):
         add(model, by_script, example, model, batch)
     for model in more.get("sized", ()):
-        for size in more["sizes"]:
+        for size in more.get("sizes_of", {}).get(model, more["sizes"]):
             add(f"{model}@{size}", by_script, torchvision_network, model, batch, size)
     for model, kind, number in more.get("blocks", ()):
         for size in more["block_sizes"]:
@@ -195,7 +197,12 @@ def torchvision_network(name: str, batch: int, size: int) -> Example:
         return torchvision.models.get_model(name, weights=None), (clip,)
     image = torch.randn(batch, 3, size, size)
     if f"tv_{name}" not in DATA["segmentation"]:
-        return torchvision_module(name), (image,)
+        model = torchvision_module(name)
+        if pooled := {"alexnet": 6, "vgg": 7}.get(name.rstrip("0123456789")):
+            # ONNX has no pooling to more pixels than there are.
+            resize = torch.nn.Upsample if size < SMALL else torch.nn.AdaptiveAvgPool2d
+            model.avgpool = resize(pooled)
+        return model, (image,)
     model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
     return as_module(model, lambda x: model(x)["out"]), (image,)
 
