@@ -83,6 +83,8 @@ class Nodes:
             self.add()
         while len(self.nodes) > count:
             self.remove()
+        # Ray notes late what was killed.
+        self._cluster.wait_for_nodes()
 
     def add(self, **options: int) -> None:
         given = {"num_cpus": 1, "object_store_memory": STORE_BYTES, **options}
@@ -202,9 +204,11 @@ def test_a_late_node_works_and_one_of_another_version_is_refused(
     try:
         wait_for(lambda: len(identities(folder)) > 0)
         nodes.add()
+        began_s = time.monotonic()
         wait_for(lambda: len(list(folder.glob("*-1.journal.jsonl"))) > 0)
         late = next(folder.glob("*-1.journal.jsonl"))
         wait_for(lambda: len(read_journal(late).rows) > 0)
+        late_s = time.monotonic() - began_s
         monkeypatch.setenv("PYTHONPATH", str(other), prepend=os.pathsep)
         nodes.add()
         wait_for(lambda: "resperf 9.9 there" in (tmp_path / "stderr").read_text())
@@ -213,6 +217,8 @@ def test_a_late_node_works_and_one_of_another_version_is_refused(
         assert process.wait(PATIENCE_S) == 0
         nodes.remove()
     assert "is left out: " in (tmp_path / "stderr").read_text()
+    print(f"a late node had a row after {late_s:.1f} s")  # noqa: T201
+    assert late_s < 15.0
     assert len(list(folder.glob("*.h5"))) == 2
 
 
@@ -408,8 +414,7 @@ def test_a_cluster_is_described_and_one_machine_is_no_network(
     assert read_cluster(path).devices == 2
     monkeypatch.setattr("resperf.workflows.cluster.survey", lambda _: read_cluster(path))
     words = ("predict", "lenet5", "--device", "t4", "--train", "--batch", "32", "--devices")
-    [points] = cli.json(*words, "1", "2", "--cluster", "ray")["series"].values()
-    assert points[1]["time_ms"] > points[0]["time_ms"]
+    assert "an exchange over 2 nodes of ray" in cli.text(*words, "1", "2", "--cluster", "ray")
 
 
 def test_a_cluster_that_is_not_there_is_one_line(cli: Any, tmp_path: Path) -> None:
