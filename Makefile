@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 
-.PHONY: demo test check lock clean
+.PHONY: demo test test-page check lock clean
 
 demo: $(STAMP)
 	$(BIN)/resperf demo
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+
+# Tests of the page in Chromium, which comes from apt where there is one; skipped where there is none.
+test-page: $(STAMP)
+	command -v chromium || timeout 300 sh -c 'apt-get update && apt-get install -y chromium' > /dev/null || true
+	$(BIN)/python -m pytest -q -rs tests/serve/test_page.py
 
 check: $(STAMP)
 	tools/check

@@ -1,7 +1,5 @@
 """``python -m resperf``: the command line."""
 
-from __future__ import annotations
-
 import sys
 
 from resperf.cli.main import main

@@ -22,6 +22,7 @@ A message says what was wrong, the value, and what to do next.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -159,6 +160,34 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 def printable(text: str) -> str:
     """Return a name with control characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+_LONGEST = 1500
+"""Letters of an error: values of damaged files may be endless."""
+_FREE_SPACE = "; free some space or write to another disk"
+_ADVICE = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EACCES: "; choose a place where you may write, or change its permissions",
+    errno.EROFS: "; choose a place where you may write",
+    errno.EADDRINUSE: "; another program listens there, choose another --port",
+}
+
+
+def error_line(error: BaseException) -> str:
+    """Return what a user is told of an error: one line."""
+    text = str(error)
+    if isinstance(error, MemoryError):
+        text = "not enough memory; use a smaller batch or close other programs"
+    elif isinstance(error, OSError):
+        prefix = f"{error.filename}: " if error.filename else ""
+        text = f"{prefix}{error.strerror or error}{_ADVICE.get(error.errno or 0, '')}"
+    elif hasattr(error, "format_message"):  # click's, which name the option
+        text = error.format_message()
+    line = printable(" ".join(text.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    return line
 
 
 def require(module: str, extra: str) -> ModuleType:

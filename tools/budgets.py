@@ -28,7 +28,7 @@ BUDGETS = {
     "code lines in resperf/": 48_200,
     "code lines in the largest file": 500,
     "options of all commands": 145,
-    "code lines in tools/": 3_600,
+    "code lines in tools/": 3_690,
     "words in docs/": 15_000,
     "lines of README.md": 95,
     "MB in models/": 26,

@@ -32,15 +32,20 @@ def started(module: str, *words: str, stderr: Any, **options: Any) -> subprocess
 
     `options` are those of `subprocess.Popen`; ``env`` is added to this process's environment.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-m", RUN, module, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
-        **{**options, "env": {**os.environ, "PYTHONPATH": path, **options.get("env", {})}},
+        **{**options, "env": environment(**options.get("env", {}))},
     )
+
+
+def environment(**added: str) -> dict[str, str]:
+    """Return this process's environment, in which others find this package, and what is added."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, **added}
 
 
 def end(process: subprocess.Popen[bytes], patience_s: float) -> None:

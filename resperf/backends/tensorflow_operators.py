@@ -13,18 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from resperf.backends import tensorflow_functions as functions
 from resperf.backends._attributes import attribute
 from resperf.backends.tensorflow_builder import Builder, refusal
-from resperf.backends.tensorflow_functions import (
-    ACTIVATION_FUNCTIONS,
-    batch_norm,
-    hard_sigmoid,
-    instance_norm,
-    layer_norm,
-    leaky_relu,
-    lrn,
-    thresholded_relu,
-)
 from resperf.backends.tensorflow_sequences import attention, multi_head_attention, recurrent
 from resperf.backends.tensorflow_windows import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
@@ -115,7 +106,7 @@ def _product(builder: Builder, node: Node) -> Any:
 
 
 def _activation(builder: Builder, node: Node) -> Any:
-    return ACTIVATION_FUNCTIONS[FUNCTION_OF[node.op]](builder.value(node, 0))
+    return functions.ACTIVATION_FUNCTIONS[FUNCTION_OF[node.op]](builder.value(node, 0))
 
 
 def _gelu(builder: Builder, node: Node) -> Any:
@@ -123,7 +114,7 @@ def _gelu(builder: Builder, node: Node) -> Any:
     x = builder.value(node, 0)
     if has_input(node, 1):
         x = x + builder.value(node, 1)
-    return ACTIVATION_FUNCTIONS["gelu_tanh" if approximate else "gelu"](x)
+    return functions.ACTIVATION_FUNCTIONS["gelu_tanh" if approximate else "gelu"](x)
 
 
 def _swish(builder: Builder, node: Node) -> Any:
@@ -501,12 +492,12 @@ _OPERATORS: Mapping[str, Build] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "HardSwish", "Softsign"), _activation),
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu"), _gelu),
     **dict.fromkeys(("Silu", "Swish", "QuickGelu"), _swish),
-    "LeakyRelu": _with_constants(leaky_relu, alpha=0.01),
-    "HardSigmoid": _with_constants(hard_sigmoid, alpha=0.2, beta=0.5),
+    "LeakyRelu": _with_constants(functions.leaky_relu, alpha=0.01),
+    "HardSigmoid": _with_constants(functions.hard_sigmoid, alpha=0.2, beta=0.5),
     "Elu": _usual(alpha=1.0),
     "Celu": _usual(alpha=1.0),
     "Selu": _usual(alpha=1.67326324, gamma=1.05070102),
-    "ThresholdedRelu": _with_constants(thresholded_relu, alpha=1.0),
+    "ThresholdedRelu": _with_constants(functions.thresholded_relu, alpha=1.0),
     "Clip": _clip,
     **{
         op: _with_constants(function)
@@ -536,13 +527,13 @@ _OPERATORS: Mapping[str, Build] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _view),
     "Transpose": _transpose,
-    "BatchNormalization": batch_norm,
+    "BatchNormalization": functions.batch_norm,
     **dict.fromkeys(
         ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
-         "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), layer_norm
+         "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), functions.layer_norm
     ),
-    "InstanceNormalization": instance_norm,
-    "LRN": lrn,
+    "InstanceNormalization": functions.instance_norm,
+    "LRN": functions.lrn,
     **{
         f"Reduce{name}": _reduce(function)
         for name, function in {

@@ -4,8 +4,6 @@ A folder holds ``bundle.json`` and one ONNX file per predictor, and neither code
 Reading it needs only numpy and onnxruntime.
 """
 
-from __future__ import annotations
-
 from resperf.bundle._bundle import Bundle, Times
 from resperf.bundle._calibration import (
     GROUPS,

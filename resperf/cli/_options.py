@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -14,7 +15,9 @@ import click
 
 from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
 from resperf.errors import require
+from resperf.files import write_whole
 from resperf.heartbeat import Steps
+from resperf.records import parse_json
 from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
 from resperf.targets import local_class
 from resperf.units import TIME_WORDS, parse_ms
@@ -187,10 +190,10 @@ JSON: Decorator = option(
 )
 
 
-def output(metavar: str, text: str, *, required: bool = False, section: str = COMMON) -> Decorator:
+def output(metavar: str, text: str, *, section: str = COMMON, **settings: Any) -> Decorator:
     """Option -o, the file or folder to write; `text` is its help."""
     return option(
-        "-o", "--output", section=section, type=PATH, metavar=metavar, required=required, help=text
+        "-o", "--output", section=section, type=PATH, metavar=metavar, help=text, **settings
     )
 
 
@@ -279,15 +282,52 @@ def seconds(default: float | None, text: str) -> Decorator:
     )
 
 
+def require_suffix(ctx: click.Context, param: click.Parameter, output: Path | None) -> Path | None:
+    """Refuse an output of another kind than an option's metavar names: ``FILE.csv|json``."""
+    kinds = str(param.metavar).partition(".")[2].split("|")
+    if output is not None and output.suffix[1:] not in kinds:
+        raise click.UsageError(f"-o {output} must end in .{' or .'.join(kinds)}", ctx)
+    return output
+
+
+def _page(ctx: click.Context, param: click.Parameter, output: Path | None) -> None:
+    ctx.meta[_PAGE] = require_suffix(ctx, param, output)
+
+
+_PAGE = "resperf.page"
+PAGE: Decorator = output(
+    "FILE.html", "Also write a page for a browser.", section=OUTPUT, callback=_page,
+    expose_value=False,
+)  # fmt: skip
+"""`show` writes it."""
+
+
 def show(
     as_json: bool,
     document: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     text: str,
     notes: Sequence[str] = (),
 ) -> None:
-    """Print an answer as JSON, or as text and notes, which are on stderr."""
+    """Print an answer as JSON, or as text and notes, which are on stderr; write its `PAGE`."""
+    context = click.get_current_context(silent=True)
+    if context is not None and (page := context.meta.get(_PAGE)):
+        write_page(page, document)
     print(json_of(document) if as_json else text)
     show_notes(() if as_json else notes)
+
+
+def write_page(output: Path, value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write the answer of the command that runs as a page of its own."""
+    from resperf.devices import device_facts
+    from resperf.report.page import answer_page
+
+    context = click.get_current_context()
+    documents = [value] if isinstance(value, Mapping) else value
+    facts = {name: device_facts(name) for one in documents if (name := one.get("device"))}
+    limits = {name: of_device.limits for name, of_device in facts.items() if of_device}
+    command = shlex.join(("resperf", *context.find_root().obj))
+    answer = parse_json(json_of(value))
+    write_whole(output, answer_page(str(context.info_name), answer, command, limits).encode())
 
 
 def json_of(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:

@@ -27,6 +27,7 @@ from resperf.settings import PRECISIONS
     "--precision", "precisions", section=COMMON, type=click.Choice(PRECISIONS), help="Precisions."
 )
 @options.BATCH
+@options.PAGE
 @options.JSON
 def command(
     networks: tuple[Path, ...],

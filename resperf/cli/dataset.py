@@ -34,6 +34,7 @@ def command() -> None:
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
 @options.DATASET
+@options.PAGE
 @options.JSON
 def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""

@@ -89,6 +89,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, words: str | None) -> t
     "to the rest.",
 )
 @options.SEED
+@options.PAGE
 @options.JSON
 @click.pass_context
 def command(

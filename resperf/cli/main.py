@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import io
@@ -15,7 +14,7 @@ import click
 
 from resperf._version import __version__
 from resperf.cli._sections import Group
-from resperf.errors import ResperfError, printable
+from resperf.errors import ResperfError, error_line
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
@@ -59,13 +58,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "cluster": ("resperf.cli.cluster:command", "Show what the nodes of a cluster have."),
     "devices": ("resperf.cli.devices:command", "List devices and bundles that `predict` knows."),
+    "serve": ("resperf.serve.command:command", "Open a page in the browser that predicts."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_LONGEST = 1500
-"""Letters of an error."""
 _GC_THRESHOLD = 50_000
 """New objects between two runs of Python's garbage collector."""
 
@@ -106,34 +104,13 @@ def group() -> None:
     """Predict how long a neural network takes on a device, learnt from measurements."""
 
 
-def _os_error_line(error: OSError) -> str:
-    """Say what failed, on which file, and what to do."""
-    prefix = f"{error.filename}: " if error.filename else ""
-    advice = {
-        errno.ENOSPC: "; free some space or write to another disk",
-        errno.EDQUOT: "; free some space or write to another disk",
-        errno.EACCES: "; choose a place where you may write, or change its permissions",
-        errno.EROFS: "; choose a place where you may write",
-    }.get(error.errno or 0, "")
-    return f"{prefix}{error.strerror or error}{advice}"
-
-
-def _complain(message: str) -> int:
-    """Print an error on stderr, always as one line; values of damaged files may be endless."""
-    line = printable(" ".join(message.split()))
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    print(f"resperf: error: {line}", file=sys.stderr)
-    return USER_ERROR
-
-
-def _run(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Run one command; its errors are raised."""
     thresholds = gc.get_threshold()
     # Collecting garbage during imports takes a twentieth of a short command's time.
     gc.set_threshold(max(_GC_THRESHOLD, thresholds[0]), *thresholds[1:])
     try:
-        with group.make_context("resperf", arguments) as context:
+        with group.make_context("resperf", arguments, obj=(*arguments,)) as context:
             group.invoke(context)
     except click.exceptions.Exit as finished:
         return finished.exit_code
@@ -164,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         # click empties the list that it parses.
-        return _run(list(words))
+        return run(list(words))
     except click.UsageError as error:
         error.show()
         return USER_ERROR
@@ -178,13 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ResperfError, click.ClickException, MemoryError, OSError) as error:
         if "--debug" in words:
             traceback.print_exc()
-        if isinstance(error, OSError):
-            return _complain(_os_error_line(error))
-        if isinstance(error, MemoryError):
-            return _complain("not enough memory; use a smaller batch or close other programs")
-        return _complain(
-            error.format_message() if isinstance(error, click.ClickException) else str(error)
-        )
+        print(f"resperf: error: {error_line(error)}", file=sys.stderr)
+        return USER_ERROR
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @options.SHAPE
 @options.VALUE
 @options.seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
-@options.output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
+@options.output("RUNS.h5|html", "Dataset to add the whole runs to, or a page for a browser.")
 @option("--no-layers", section=WHAT, is_flag=True, help="Measure the whole network only.")
 @options.ALL
 @options.JSON
@@ -60,6 +60,8 @@ def command(
     from resperf.report.network import batches_text, network_text
     from resperf.workflows.measure import append_runs, measure_network, reference_monitor
 
+    is_page = output is not None and output.suffix == ".html"
+    page, output = (output, None) if is_page else (None, output)
     if output is not None:
         require("h5py", "bench")
         from resperf.dataset import refuse_to_append
@@ -96,3 +98,5 @@ def command(
         # Batches that were measured are printed even if another one fails.
         if as_json and done:
             print(options.json_of([measured.to_json() for measured in done]))
+        if page and done:
+            options.write_page(page, [measured.to_json() for measured in done])

@@ -32,6 +32,7 @@ _APART = (
     ("--within", "--batch"),
 )
 """Options that are about different things."""
+_TRACE = ".trace.json"
 _LARGEST = (0,)
 """Stands for ``--batch max``."""
 
@@ -181,10 +182,11 @@ def _batches(
     help="Find the largest batch that takes at most this time (10ms, 0.5s) and fits into memory.",
 )
 @options.output(
-    "FILE.csv|json",
-    "Also write the layers (--by kind: the kinds, --device all: the devices) as CSV, or all as "
-    "JSON.",
+    "FILE.csv|json|html",
+    "Also write the layers (--by kind: the kinds, --device all: the devices) as CSV, all as JSON, "
+    "a page for a browser, or FILE.trace.json, which Perfetto opens.",
     section=OUTPUT,
+    callback=options.require_suffix,
 )
 @options.JSON
 def command(
@@ -216,8 +218,6 @@ def command(
     GPUs that nobody measured are inferred from others, and operators that no bundle knows are
     estimated from the device's limits; the text says how much of the time is which.
     """
-    if output is not None and output.suffix not in (".csv", ".json"):
-        raise click.UsageError(f"-o {output} must end in .csv or .json")
     given = {
         "--devices": devices, "--against": against, "--within": within_ms,
         "--device all": device == EVERY_DEVICE, "--by": by, "--all": every,
@@ -273,11 +273,19 @@ def _show(
     *,
     as_json: bool,
     output: Path | None,
+    trace: Callable[[], str] | None = None,
 ) -> None:
     """Write an answer to a file, and print it as JSON or as text."""
-    if output is not None:
-        is_csv = output.suffix == ".csv"
-        content = csv_of_rows(rows()) if is_csv else options.json_of(documents())
+    if output is not None and output.suffix == ".html":
+        options.write_page(output, documents())
+    elif output is not None:
+        if output.name.endswith(_TRACE):
+            if trace is None:
+                raise click.UsageError(f"a {_TRACE} is of one device alone; write .json or .html")
+            content = trace()
+        else:
+            is_csv = output.suffix == ".csv"
+            content = csv_of_rows(rows()) if is_csv else options.json_of(documents())
         write_whole(output, content.encode())
     options.show(as_json, documents() if as_json else (), text)
 
@@ -289,6 +297,7 @@ def _predicted(
     """Predict for one device."""
     from resperf.prediction import predict, predict_within
     from resperf.report.network import batches_text, lowering_text, network_text, within_text
+    from resperf.report.trace import trace_text
 
     texts = []
     if within_ms is not None:
@@ -313,6 +322,7 @@ def _predicted(
         lambda: [prediction.to_json() for prediction in predictions],
         "\n\n".join(texts),
         lambda: [row for one in predictions for row in one.to_rows(kinds=by == KIND)],
+        trace=lambda: trace_text(predictions),
     )
 
 

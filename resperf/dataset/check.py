@@ -10,30 +10,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from resperf.dataset import hdf5, schema
 from resperf.dataset.columns import decode
-from resperf.dataset.hdf5 import (
-    FILES,
-    columns_of_group,
-    content_checksum,
-    estimators_in,
-    info_of,
-    open_dataset,
-    quantities_of_group,
-    read_arrays,
-    references_of,
-)
 from resperf.dataset.records import Array, DatasetInfo
-from resperf.dataset.schema import (
-    DESCRIPTIONS,
-    GRAPHS,
-    MAX_STORED_SAMPLES,
-    NETWORKS,
-    SAMPLE_COLUMNS,
-    TEXT,
-    Column,
-    column_name,
-    field_columns,
-)
 from resperf.errors import LayerError
 from resperf.measurement import Status, StopReason, layer_key, written_layer
 from resperf.quantities import Estimator, layer_quantity, quantity
@@ -56,25 +35,27 @@ def check_dataset(path: Path) -> list[str]:
     DatasetError
         If the file cannot be read at all: missing, truncated, not a dataset, of another schema.
     """
-    with open_dataset(path) as file:
+    with hdf5.open_dataset(path) as file:
         problems = [] if len(file) else ["the file has no rows"]
-        if file.attrs.get("checksum") != content_checksum(file):
+        if file.attrs.get("checksum") != hdf5.content_checksum(file):
             problems.append("the checksum differs: the content was changed after it was written")
         for name in file:
-            lines = _file_problems(file[name]) if name in FILES else _group_problems(file, name)
+            lines = (
+                _file_problems(file[name]) if name in hdf5.FILES else _group_problems(file, name)
+            )
             problems += [f"{name}: {problem}" for problem in lines]
     return problems
 
 
 def _group_problems(file: h5py.File, name: str) -> list[str]:
-    group, columns, info = file[name], columns_of_group(file, name), info_of(file)
+    group, columns, info = file[name], hdf5.columns_of_group(file, name), hdf5.info_of(file)
     problems, is_readable = _layout_problems(group, columns)
     if not is_readable:
         return problems
-    arrays = read_arrays(group, columns)
+    arrays = hdf5.read_arrays(group, columns)
     of_subjects = (
         _network_problems(file, arrays)
-        if name == NETWORKS
+        if name == schema.NETWORKS
         else [*_layer_problems(name, arrays), *_duplicates(arrays)]
     )
     return [
@@ -82,9 +63,9 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
         *_row_problems(arrays, info),
         *(
             problem
-            for quantity_name in quantities_of_group(file, name)
+            for quantity_name in hdf5.quantities_of_group(file, name)
             for problem in _sample_problems(
-                quantity_name, arrays, estimators_in(group, quantity_name)
+                quantity_name, arrays, hdf5.estimators_in(group, quantity_name)
             )
         ),
         *_reference_problems(file, arrays),
@@ -93,7 +74,7 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
 
 
 def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]:
-    settings, platforms = references_of(file)
+    settings, platforms = hdf5.references_of(file)
     return [
         line
         for name, count in {"setting": len(settings), "platform": len(platforms)}.items()
@@ -104,7 +85,7 @@ def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[st
 def _network_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]:
     """Find references to graphs and descriptions that are not there; empty ones are none."""
     problems = []
-    for column, group in (("digest", GRAPHS), ("description", DESCRIPTIONS)):
+    for column, group in (("digest", schema.GRAPHS), ("description", schema.DESCRIPTIONS)):
         digests = {"", *file.get(group, ())}
         lacking = [digest not in digests for digest in decode(arrays.get(column, np.empty(0, "S")))]
         problems += _problem_lines(lacking, f"no {group.removesuffix('s')} with that digest")
@@ -121,7 +102,9 @@ def _file_problems(group: h5py.Group) -> list[str]:
     ]
 
 
-def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> tuple[list[str], bool]:
+def _layout_problems(
+    group: h5py.Group, columns: Mapping[str, schema.Column]
+) -> tuple[list[str], bool]:
     """Find columns that are missing, unknown, or of a wrong shape, type or unit.
 
     Returns
@@ -144,7 +127,9 @@ def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> tuple[
             problems.append(f"column {name} has shape {dataset.shape}, not {shape}")
             is_readable = False
         is_text = dataset.dtype.kind == "S"
-        if not (is_text if column.dtype == TEXT else dataset.dtype == np.dtype(column.dtype)):
+        if not (
+            is_text if column.dtype == schema.TEXT else dataset.dtype == np.dtype(column.dtype)
+        ):
             problems.append(f"column {name} has type {dataset.dtype}, not {column.dtype}")
             is_readable = False
         if dataset.attrs.get("unit") != column.unit:
@@ -217,12 +202,12 @@ def _sample_problems(
 ) -> list[str]:
     """Compare samples, counts and value of one quantity with each other and with the status."""
     row = quantity(name)
-    names = {label: column_name(row, label) for label in SAMPLE_COLUMNS}
+    names = {label: schema.column_name(row, label) for label in schema.SAMPLE_COLUMNS}
     value, samples, count, taken, reason = (
         arrays[names[label]] for label in ("value", "samples", "n_samples", "taken", "stop_reason")
     )
     ok = _ok(arrays)
-    stored = np.arange(MAX_STORED_SAMPLES) < count[:, None]
+    stored = np.arange(schema.MAX_STORED_SAMPLES) < count[:, None]
     if "digest" in arrays:
         ok &= ~np.isnan(value)  # networks of one file may have different quantities
     # A phase may take no time (a view instead of a copy); a layer always takes some.
@@ -242,8 +227,8 @@ def _sample_problems(
     rules = (
         (f"ok but {name} {bound}", ok & too_short),
         (f"not ok but {name} has a value", ~_ok(arrays) & ~np.isnan(value)),
-        (f"{names['n_samples']} not within 1..{MAX_STORED_SAMPLES}",
-         ok & ((count < 1) | (count > MAX_STORED_SAMPLES))),
+        (f"{names['n_samples']} not within 1..{schema.MAX_STORED_SAMPLES}",
+         ok & ((count < 1) | (count > schema.MAX_STORED_SAMPLES))),
         (f"{names['taken']} below {names['n_samples']}", taken < count),
         (f"{names['samples']} not a number", (stored & ~np.isfinite(samples)).any(axis=1)),
         (f"{names['samples']} beyond {names['n_samples']}",
@@ -258,8 +243,8 @@ def _sample_problems(
 def _layer_problems(group: str, arrays: Mapping[str, Array]) -> list[str]:
     """Find rows whose fields are not a valid layer, or whose key is not that layer's."""
     columns = {
-        name: decode(arrays[name]) if column.dtype == TEXT else arrays[name].tolist()
-        for name, column in field_columns(group).items()
+        name: decode(arrays[name]) if column.dtype == schema.TEXT else arrays[name].tolist()
+        for name, column in schema.field_columns(group).items()
     }
     invalid: list[tuple[int, str]] = []
     foreign = np.zeros(len(arrays["key"]), dtype=bool)

@@ -9,17 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from resperf.dataset import schema
 from resperf.dataset.records import Array
-from resperf.dataset.schema import (
-    MAX_STORED_SAMPLES,
-    MAX_TEXT_BYTES,
-    ROW_COLUMNS,
-    SAMPLE_COLUMNS,
-    TEXT,
-    Column,
-    column_name,
-    field_columns,
-)
 from resperf.errors import DatasetError
 from resperf.measurement import (
     Measurement,
@@ -39,7 +30,7 @@ T = TypeVar("T", Setting, Platform)
 _ABSENT = Samples((), 0, 0, StopReason.BUDGET)
 
 _ROW_VALUES: Mapping[str, Callable[[Measurement], Any]] = {
-    **{name: attrgetter(name) for name in ROW_COLUMNS},
+    **{name: attrgetter(name) for name in schema.ROW_COLUMNS},
     OPTIMIZER: attrgetter("setting.optimizer"),
     "name": attrgetter("subject.name"),
     "digest": attrgetter("subject.digest"),
@@ -87,7 +78,7 @@ class References(Generic[T]):
 
 def to_columns(
     measurements: Sequence[Measurement],
-    columns: Mapping[str, Column],
+    columns: Mapping[str, schema.Column],
     quantities: Sequence[str],
     settings: References[Setting],
     platforms: References[Platform],
@@ -115,12 +106,14 @@ def to_columns(
     for name in quantities:
         rows = [m.samples.get(name, _ABSENT) for m in measurements]
         values |= {
-            column_name(quantity(name), label): [get(row) for row in rows]
+            schema.column_name(quantity(name), label): [get(row) for row in rows]
             for label, get in _SAMPLE_VALUES.items()
         }
-        values[column_name(quantity(name), "samples")] = _padded(name, rows, measurements)
+        values[schema.column_name(quantity(name), "samples")] = _padded(name, rows, measurements)
     return {
-        name: as_text(cells) if column.dtype == TEXT else np.asarray(cells, dtype=column.dtype)
+        name: as_text(cells)
+        if column.dtype == schema.TEXT
+        else np.asarray(cells, dtype=column.dtype)
         for name, column in columns.items()
         for get in [_ROW_VALUES.get(name, attrgetter(f"subject.{name}"))]
         for cells in [values[name] if name in values else [get(m) for m in measurements]]
@@ -139,13 +132,13 @@ def estimators_of(measurements: Iterable[Measurement], name: str) -> list[Estima
 
 def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measurement]) -> Array:
     """Lay samples out as a block (n, 64), padded with NaN."""
-    block = np.full((len(rows), MAX_STORED_SAMPLES), np.nan, dtype="<f4")
+    block = np.full((len(rows), schema.MAX_STORED_SAMPLES), np.nan, dtype="<f4")
     for index, row in enumerate(rows):
         count = len(row.values)
-        if count > MAX_STORED_SAMPLES:
+        if count > schema.MAX_STORED_SAMPLES:
             raise DatasetError(
                 f"{measurements[index].key} has {count} samples of {name}; a row holds "
-                f"{MAX_STORED_SAMPLES}: store their quantiles"
+                f"{schema.MAX_STORED_SAMPLES}: store their quantiles"
             )
         block[index, :count] = row.values
     return block
@@ -160,9 +153,9 @@ def as_text(values: Iterable[Any]) -> Array:
 def _encode(text: str) -> bytes:
     """Encode as UTF-8 without NUL (which would end it), cut between characters if too long."""
     encoded = text.replace("\0", " ").encode("utf-8", "replace")
-    if len(encoded) <= MAX_TEXT_BYTES:
+    if len(encoded) <= schema.MAX_TEXT_BYTES:
         return encoded
-    return encoded[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore").encode() + "…".encode()
+    return encoded[: schema.MAX_TEXT_BYTES - 3].decode("utf-8", "ignore").encode() + "…".encode()
 
 
 def decode(values: Array) -> list[str]:
@@ -197,12 +190,12 @@ def from_columns(
         If a status or a stop reason is not known, or a reference is too large.
     """
     lists: dict[str, list[Any]] = {
-        name: decode(array) if array.dtype.kind == TEXT else array.tolist()
+        name: decode(array) if array.dtype.kind == schema.TEXT else array.tolist()
         for name, array in arrays.items()
     }
     by_reference = zip(lists["setting"], lists["platform"], strict=True)
     left_out = ("key", "status", "flags", "setting", "platform")
-    plain = [name for name in ROW_COLUMNS if name in lists and name not in left_out]
+    plain = [name for name in schema.ROW_COLUMNS if name in lists and name not in left_out]
     sampled = {
         name: _samples_of(name, estimators, lists) for name, estimators in quantities.items()
     }
@@ -229,7 +222,7 @@ def _subjects(group: str | None, lists: Mapping[str, list[Any]]) -> Iterator[Sub
         for row in zip(*columns, strict=True):
             yield NetworkRef(*row)
         return
-    names = tuple(field_columns(group))
+    names = tuple(schema.field_columns(group))
     for values in zip(*(lists[name] for name in names), strict=True):
         layer, _ = written_layer(group, dict(zip(names, values, strict=True)))
         yield layer
@@ -241,8 +234,8 @@ def _samples_of(
     """Return one quantity of every row, without samples if it was not measured."""
     rows = zip(
         *(
-            lists[column_name(quantity(name), label)]
-            for label in SAMPLE_COLUMNS
+            lists[schema.column_name(quantity(name), label)]
+            for label in schema.SAMPLE_COLUMNS
             if label != "value"
         ),
         strict=True,

@@ -21,6 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from resperf.dataset import schema
 from resperf.dataset.columns import (
     References,
     as_text,
@@ -30,20 +31,6 @@ from resperf.dataset.columns import (
     to_columns,
 )
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
-from resperf.dataset.schema import (
-    DESCRIPTIONS,
-    GRAPHS,
-    NETWORKS,
-    ROW_COLUMNS,
-    SCHEMA_VERSION,
-    TEXT,
-    Column,
-    column_name,
-    estimator_column,
-    field_columns,
-    kind_columns,
-    network_columns,
-)
 from resperf.errors import DatasetError, LayerError, first_line
 from resperf.files import write_whole
 from resperf.grouping import grouped
@@ -79,9 +66,9 @@ def is_intact(path: Path) -> bool:
 FORMAT = "resperf dataset"
 _INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source")
 """Fields of `DatasetInfo` that are JSON attributes of a file."""
-_TABLE_COLUMNS = ROW_COLUMNS.keys() & {field.name for field in dataclasses.fields(KindTable)}
+_TABLE_COLUMNS = schema.ROW_COLUMNS.keys() & {field.name for field in dataclasses.fields(KindTable)}
 """Columns of rows that a table has."""
-FILES = (GRAPHS, DESCRIPTIONS)
+FILES = (schema.GRAPHS, schema.DESCRIPTIONS)
 """Groups that hold files by digest."""
 # Smaller columns save less than the index of their chunks takes.
 _COMPRESSED_FROM_BYTES = 4096
@@ -110,20 +97,20 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
         If a phase has more samples than a row holds.
     """
     rows = grouped((group_of(row), row) for row in dataset.measurements)
-    _refuse_lacking_graphs(rows.get(NETWORKS, ()), dataset.graphs)
+    _refuse_lacking_graphs(rows.get(schema.NETWORKS, ()), dataset.graphs)
     settings = References(dataset.info.setting)
     platforms = References(dataset.info.platform)
     memory = {"driver": "core", "backing_store": False, "userblock_size": SEAL_BYTES}
     with h5py.File(path.name, "w", **memory) as file:
         groups = (written_kind(kind, is_step) for is_step in (False, True) for kind in KINDS)
-        for name in (name for name in (*groups, NETWORKS) if name in rows):
+        for name in (name for name in (*groups, schema.NETWORKS) if name in rows):
             quantities = quantities_of(rows[name])
-            if name == NETWORKS:
-                columns = network_columns(quantities, described=bool(dataset.descriptions))
+            if name == schema.NETWORKS:
+                columns = schema.network_columns(quantities, described=bool(dataset.descriptions))
                 described = "rows of whole networks"
             else:
                 quantities = quantities or dataset.info.quantities
-                columns = kind_columns(name, quantities)
+                columns = schema.kind_columns(name, quantities)
                 described = str(kind_of(layer_kind(name)).__doc__).splitlines()[0]
             arrays = to_columns(rows[name], columns, quantities, settings, platforms)
             group = file.create_group(name)
@@ -131,12 +118,12 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
             for quantity_name in quantities:
                 _write_estimators(group, quantity_name, estimators_of(rows[name], quantity_name))
             group.attrs["description"] = described
-            if name == NETWORKS or quantities != dataset.info.quantities:
+            if name == schema.NETWORKS or quantities != dataset.info.quantities:
                 group.attrs["quantities"] = json.dumps(quantities)
-            if name == NETWORKS:
-                _write_files(file.create_group(GRAPHS), dataset.graphs, _GRAPHS)
+            if name == schema.NETWORKS:
+                _write_files(file.create_group(schema.GRAPHS), dataset.graphs, _GRAPHS)
                 if dataset.descriptions:
-                    described = file.create_group(DESCRIPTIONS)
+                    described = file.create_group(schema.DESCRIPTIONS)
                     _write_files(described, dataset.descriptions, _DESCRIPTIONS)
         file.attrs.update(_attributes(dataset.info, settings.values, platforms.values))
         file.attrs["checksum"] = content_checksum(file)
@@ -153,7 +140,7 @@ def _write_estimators(group: h5py.Group, name: str, estimators: Sequence[Estimat
     usual = Counter(estimators).most_common(1)[0][0]
     group[name].attrs["estimator"] = usual.value
     if len(set(estimators)) > 1:
-        columns = estimator_column(quantity(name))
+        columns = schema.estimator_column(quantity(name))
         _write_group(group, columns, dict.fromkeys(columns, as_text(estimators)))
 
 
@@ -170,7 +157,7 @@ def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, byt
 def group_of(row: Measurement) -> str:
     """Return the name of the group that a row is written to."""
     if isinstance(row.subject, NetworkRef):
-        return NETWORKS
+        return schema.NETWORKS
     return written_kind(row.subject.kind, row.setting.optimizer)
 
 
@@ -188,7 +175,7 @@ def _write_files(group: h5py.Group, files: Mapping[str, bytes], form: tuple[str,
     """Write files by their digests."""
     description, unit = form
     group.attrs["description"] = description
-    columns = {digest: Column(unit, f"a file of {unit.upper()}", "|u1") for digest in files}
+    columns = {digest: schema.Column(unit, f"a file of {unit.upper()}", "|u1") for digest in files}
     arrays = {digest: np.frombuffer(content, np.uint8) for digest, content in files.items()}
     _write_group(group, columns, arrays)
 
@@ -203,7 +190,7 @@ def _attributes(
     }
     return {
         "format": FORMAT,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": schema.SCHEMA_VERSION,
         "created": info.created,
         "seed": info.seed,
         **{name: json.dumps(value, sort_keys=True) for name, value in values.items()},
@@ -211,7 +198,7 @@ def _attributes(
 
 
 def _write_group(
-    group: h5py.Group, columns: Mapping[str, Column], arrays: Mapping[str, Array]
+    group: h5py.Group, columns: Mapping[str, schema.Column], arrays: Mapping[str, Array]
 ) -> None:
     for name, column in columns.items():
         array = arrays[name]
@@ -224,7 +211,7 @@ def _write_group(
                 "compression_opts": 1,
                 "shuffle": True,
             }
-        if column.dtype == TEXT:
+        if column.dtype == schema.TEXT:
             array = array.astype(h5py.string_dtype("utf-8", array.itemsize))
         dataset = group.create_dataset(name, data=array, **packing)
         dataset.attrs["unit"] = column.unit
@@ -304,16 +291,16 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         raise DatasetError(
             f"{path} is an HDF5 file but not a resperf dataset; give one that resperf bench wrote"
         )
-    if version != SCHEMA_VERSION:
+    if version != schema.SCHEMA_VERSION:
         raise DatasetError(
-            f"{path} has schema version {version}, this resperf reads {SCHEMA_VERSION}; use the "
-            "resperf that wrote it, or move it away and measure or import it again"
+            f"{path} has schema version {version}, this resperf reads {schema.SCHEMA_VERSION}; "
+            "use the resperf that wrote it, or move it away and measure or import it again"
         )
     for name, group in file.items():
         is_group = isinstance(group, h5py.Group)
         if not is_group or not all(getattr(column, "shape", ()) for column in group.values()):
             raise ValueError(f"{name} is no group of columns")
-    unknown = sorted({layer_kind(name) for name in file} - {*KINDS, NETWORKS, *FILES})
+    unknown = sorted({layer_kind(name) for name in file} - {*KINDS, schema.NETWORKS, *FILES})
     if unknown:
         raise DatasetError(
             f"{path} has layers of kind {', '.join(unknown)}, unknown to this version of resperf; "
@@ -323,7 +310,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
 
 def groups_of(file: h5py.File) -> list[str]:
     """Return the kinds of layers of which an open dataset file has rows, and of networks."""
-    return sorted(set(file) - set(FILES), key=lambda name: (name == NETWORKS, name))
+    return sorted(set(file) - set(FILES), key=lambda name: (name == schema.NETWORKS, name))
 
 
 def info_of(file: h5py.File) -> DatasetInfo:
@@ -348,16 +335,16 @@ def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
     )
 
 
-def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
+def columns_of_group(file: h5py.File, name: str) -> dict[str, schema.Column]:
     """Return the columns that a group of rows should have."""
     quantities = quantities_of_group(file, name)
-    per_row = (estimator_column(quantity(quantity_name)) for quantity_name in quantities)
+    per_row = (schema.estimator_column(quantity(quantity_name)) for quantity_name in quantities)
     optional = {
         label: column for one in per_row for label, column in one.items() if label in file[name]
     }
-    if name == NETWORKS:
-        return network_columns(quantities, described=DESCRIPTIONS in file) | optional
-    return kind_columns(name, quantities) | optional
+    if name == schema.NETWORKS:
+        return schema.network_columns(quantities, described=schema.DESCRIPTIONS in file) | optional
+    return schema.kind_columns(name, quantities) | optional
 
 
 def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
@@ -367,7 +354,7 @@ def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
 
 def estimators_in(group: h5py.Group, name: str) -> list[Estimator]:
     """Return how each row's value of a quantity in a group follows from its samples."""
-    (column,) = estimator_column(quantity(name))
+    (column,) = schema.estimator_column(quantity(name))
     if column in group:
         return [Estimator(value) for value in decode(group[column][()])]
     return [Estimator(group[name].attrs["estimator"])] * len(group[name])
@@ -397,7 +384,7 @@ def read_platforms(path: Path) -> tuple[Platform, ...]:
         return tuple(references_of(file)[1])
 
 
-def read_arrays(group: h5py.Group, columns: Mapping[str, Column]) -> dict[str, Array]:
+def read_arrays(group: h5py.Group, columns: Mapping[str, schema.Column]) -> dict[str, Array]:
     """Read some columns of one kind: numbers, and text as fixed-length bytes."""
     return {name: group[name][()] for name in columns}
 
@@ -425,7 +412,7 @@ def read_networks(path: Path) -> Dataset:
         As `read_dataset`.
     """
     with open_dataset(path) as file:
-        return _dataset(path, file, [NETWORKS] if NETWORKS in file else [])
+        return _dataset(path, file, [schema.NETWORKS] if schema.NETWORKS in file else [])
 
 
 def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
@@ -438,7 +425,7 @@ def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
             quantity_name: estimators_in(file[name], quantity_name)
             for quantity_name in quantities_of_group(file, name)
         }
-        group = None if name == NETWORKS else name
+        group = None if name == schema.NETWORKS else name
         _refuse_absent(arrays, *references)
         try:
             measurements += from_columns(group, arrays, quantities, *references)
@@ -447,7 +434,9 @@ def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
                 f"{path}: {error}; see all problems with: resperf dataset check {path}"
             ) from error
     rows = tuple(sorted(measurements, key=start_order))
-    return Dataset(info_of(file), rows, files_in(file, GRAPHS), files_in(file, DESCRIPTIONS))
+    return Dataset(
+        info_of(file), rows, files_in(file, schema.GRAPHS), files_in(file, schema.DESCRIPTIONS)
+    )
 
 
 def _refuse_absent(arrays: Mapping[str, Array], *references: Sequence[object]) -> None:
@@ -486,7 +475,7 @@ def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
         If the file is missing, damaged, not a dataset, or of another schema.
     """
     with open_dataset(path) as file:
-        names = [name for name in groups_of(file) if networks or name != NETWORKS]
+        names = [name for name in groups_of(file) if networks or name != schema.NETWORKS]
         return tables_of(file, names)
 
 
@@ -506,7 +495,7 @@ def _table_of(
         for label, column in columns.items()
         if label in _TABLE_COLUMNS
     }
-    if name == NETWORKS:
+    if name == schema.NETWORKS:
         rows = zip(*(decode(group[label][()]) for label in ("name", "digest")), strict=True)
         subjects = [NetworkRef(*row).key for row in rows]
         fields = {"subject": np.array(subjects, dtype=object)}
@@ -515,7 +504,9 @@ def _table_of(
         values["key"] = np.array(keys, dtype=object)
         values["isolated_ms"] = np.full(len(keys), np.nan)
     else:
-        fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
+        fields = {
+            label: _values(group, label, c) for label, c in schema.field_columns(name).items()
+        }
     quantities = quantities_of_group(file, name)
     times_ms = {label: group[label][()] for label in quantities}
     if len({array.shape for array in (*values.values(), *fields.values(), *times_ms.values())}) > 1:
@@ -524,8 +515,10 @@ def _table_of(
     return KindTable(
         kind=layer_kind(name),
         columns=fields,
-        times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
-        copies={label: group[column_name(quantity(label), "copies")][()] for label in quantities},
+        times_ms=_with_derived(times_ms) if name == schema.NETWORKS else times_ms,
+        copies={
+            label: group[schema.column_name(quantity(label), "copies")][()] for label in quantities
+        },
         settings=settings,
         platforms=platforms,
         **{**values, "repeat": values["repeat"].astype(np.int64)},
@@ -541,12 +534,12 @@ def _with_derived(times_ms: Mapping[str, Array]) -> dict[str, Array]:
     return all_ms
 
 
-def _values(group: h5py.Group, name: str, column: Column) -> Array:
+def _values(group: h5py.Group, name: str, column: schema.Column) -> Array:
     """Return one column, with bool for yes/no and str for text."""
     array: Array = group[name][()]
     if column.unit == "bool":
         return array.astype(np.bool_)
-    if column.dtype != TEXT:
+    if column.dtype != schema.TEXT:
         return array
     # Keys are long and distinct: as fixed-width UTF-32 they would take four times the memory.
     return np.array(decode(array), dtype=object if name == "key" else np.str_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from resperf.records import Record
 from resperf.settings import Setting
 from resperf.units import json_values
 
+PROGRESS_PARTS = 60
+"""Of a campaign's time: a bar each on the page, 10 pixels wide."""
 NOISY_SHARE = 0.2
 """Share of noisy rows above which a dataset gets a warning."""
 
@@ -166,6 +168,10 @@ class Summary:
         Setting without batch and shapes -> number of rows.
     platforms : mapping of Platform to int
         Platform -> number of rows, that of most rows first.
+    progress : mapping of str to list
+        ``edges``, which part the time from the first row to the last equally, in seconds since
+        1970, and the rows of each part: ``ok``; ``noisy``, which carry a flag or were measured
+        while the machine was off its usual speed; ``failed``, without a time.
     """
 
     path: Path
@@ -178,6 +184,7 @@ class Summary:
     groups: Mapping[str, GroupSummary]
     settings: Mapping[Setting, int]
     platforms: Mapping[Platform, int]
+    progress: Mapping[str, list[float]]
 
     @property
     def rows(self) -> int:
@@ -238,7 +245,18 @@ def summarize(path: Path) -> Summary:
         groups={table.name: _summarize_group(table) for table in tables},
         settings=settings,
         platforms=dict(platforms.most_common()),
+        progress=_progress(tables),
     )
+
+
+def _progress(tables: Sequence[KindTable]) -> dict[str, list[float]]:
+    none: Any = ([], np.zeros(0, bool), np.zeros(0, bool))
+    rows = zip(none, *((table.started_at, table.ok, table.noisy) for table in tables), strict=True)
+    started, ok, noisy = map(np.concatenate, rows)
+    edges = np.histogram_bin_edges(started[np.isfinite(started)], PROGRESS_PARTS)
+    kinds = {"ok": ok & ~noisy, "noisy": ok & noisy, "failed": ~ok}
+    counts = {name: np.histogram(started[kind], edges)[0].tolist() for name, kind in kinds.items()}
+    return {"edges": edges.tolist(), **counts}
 
 
 def _summarize_group(table: KindTable) -> GroupSummary:

@@ -155,6 +155,12 @@ class DeviceFacts(_Device):
         return Platform(self.device, processor=self.name, accelerators=(card,))
 
     @property
+    def limits(self) -> dict[str, Any]:
+        """What a plot of times beside the device's limits needs, as plain JSON values."""
+        names = ("peaks_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def bus_bytes_per_s(self) -> float:
         """Bytes per second between host and device, in one direction."""
         return self.bus_gb_s * 1e9

@@ -131,12 +131,12 @@ def engine_of(network: Network, precision: str) -> Engine:
     UnsupportedError
         If it refuses the network, or is not installed.
     """
-    if find_spec(BINDINGS) is None:
+    spec = find_spec(BINDINGS)
+    if spec is None:
         raise UnsupportedError(NOT_INSTALLED)
     code = disk_cache.code_state("lowering", "network")
     # Loading it to look up its version would take longer than all that is left to do.
-    spec = find_spec(BINDINGS)
-    state = Path(spec.origin).stat().st_mtime_ns if spec is not None and spec.origin else 0
+    state = Path(spec.origin).stat().st_mtime_ns if spec.origin else 0
     name = disk_cache.name_of(code, state, structure_digest(network), precision)
     with suppress(*MALFORMED):
         return _engine(disk_cache.load(_FOLDER, name))

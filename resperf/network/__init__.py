@@ -1,7 +1,5 @@
 """Networks read from ONNX files: structure, shapes and small constants, never weights."""
 
-from __future__ import annotations
-
 from resperf.network._base import MALFORMED, NETWORKS_CACHED, Network, Node, Rewritten, Tensor
 from resperf.network.block import block_of
 from resperf.network.cached import read_network_once

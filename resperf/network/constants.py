@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,13 +208,8 @@ def _mod(values: Sequence[Array], attributes: Attributes) -> Array:
     return _elementwise(np.fmod if attributes.get("fmod") else np.mod, values, {})
 
 
-def _variadic(
-    function: Callable[..., Any], values: Sequence[Array], attributes: Attributes
-) -> Array:
-    result = values[0]
-    for value in values[1:]:
-        result = _elementwise(function, (result, value), attributes)
-    return result
+def _variadic(function: Callable[..., Any], values: Sequence[Array], _: Attributes) -> Array:
+    return reduce(lambda one, other: _elementwise(function, (one, other), {}), values)
 
 
 def _axes(values: Sequence[Array], attributes: Attributes) -> tuple[int, ...] | None:

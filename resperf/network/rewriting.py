@@ -97,11 +97,6 @@ class Rewriting:
         self.replace(last, joined)
         return True
 
-    def is_read_once(self, node: Node) -> bool:
-        """Whether exactly one node reads a node's output, which is no output of the network."""
-        name = node.outputs[0]
-        return len(self.readers(name)) == 1 and name not in self.network.outputs
-
     def only_reader(self, name: str) -> Node | None:
         """Return the node that alone reads a tensor, once; None for an output of the network."""
         readers = self.readers(name)

@@ -1,7 +1,5 @@
 """Prediction: a network and a bundle give a total, phases, layers and skipped operators."""
 
-from __future__ import annotations
-
 from resperf.prediction.api import Failure, predict, predict_everywhere, predict_within
 from resperf.prediction.network import predict_network, predict_networks
 from resperf.prediction.result import (

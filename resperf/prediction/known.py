@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.bundle import Bundle, find_bundles, is_bundle
+from resperf.devices import device_facts
 from resperf.grouping import grouped
 from resperf.prediction.choice import Query, first_fitting, lacked_type, place_of
 from resperf.prediction.offers import (
@@ -120,12 +121,14 @@ def device_rows(parts: Sequence[Bundle]) -> list[dict[str, Any]]:
 def _row(group: Sequence[Offer]) -> dict[str, Any]:
     """Describe what answers for a device, by offers that differ in their settings."""
     first, part = group[0], group[0].part
+    facts = device_facts(first.device)
     row = {
         "device": first.device,
         "framework": first.framework,
         "precisions": precisions_of(group),
         "rests_on": first.rests_on,
         "bundle": part and {"name": part.path.name, "path": str(part.path)},
+        "limits": facts and facts.limits,
     }
     if part is None or first.rests_on is not RestsOn.MEASURED:
         return row

@@ -10,7 +10,7 @@ import numpy as np
 
 from resperf.devices.exchange import Exchange, exchange_s
 from resperf.errors import UnsupportedError, require
-from resperf.predictors.intervals import SHARE, conformal_bound
+from resperf.predictors.intervals import SHARE, conformal_bound, equal_shares
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _STARTS: dict[str, tuple[float, float]] = {
@@ -110,7 +110,7 @@ def fit_exchange(rows: Sequence[GroupStep], prior: FittedExchange | None = None)
     least_squares = require("scipy.optimize", "train").least_squares
     columns = _columns(rows)
     names = [row.network for row in rows]
-    weights = np.sqrt(network_shares(names) / len(set(names)))
+    weights = np.sqrt(equal_shares(names) / len(set(names)))
     start, spreads = np.log([value for value, _ in _STARTS.values()]), _spreads()
     centre = start if prior is None else prior.logarithms
 
@@ -216,12 +216,6 @@ def _ridge(columns: Array, aims: Array) -> Array:
     """Solve a ridge regression; the strength is that of one row in a hundred."""
     strength = 0.01 * len(aims) * np.eye(columns.shape[1])
     return np.asarray(np.linalg.solve(columns.T @ columns + strength, columns.T @ aims))
-
-
-def network_shares(names: Sequence[str]) -> Array:
-    """Return the weight of each row where each network counts as one, (rows,)."""
-    _, of_row, counts = np.unique(names, return_inverse=True, return_counts=True)
-    return np.asarray(1 / counts[of_row])
 
 
 def pooled(fits: Sequence[FittedExchange]) -> FittedExchange:

@@ -105,7 +105,7 @@ class Intervals(Record):
         if len(groups):
             reach = np.where(ratios > 0, bounds[index, 1], -bounds[index, 0])
             scores = np.abs(ratios) / np.maximum(reach, _LEAST_USUAL)
-            bounds *= max(1.0, conformal_bound(scores, _shares(np.asarray(groups)[usable])))
+            bounds *= max(1.0, conformal_bound(scores, equal_shares(np.asarray(groups)[usable])))
         return cls(tuple(edges), *(tuple(bounds[:, side].tolist()) for side in (0, 1)))
 
     @classmethod
@@ -220,7 +220,7 @@ def intervals_of_kinds(
         return (PRIOR_ROWS * usual + total) / weight * (1 + 1 / weight)
 
     scores = [sizes / unit(sizes.sum() - sizes, len(sizes) - 1) for sizes in few.values()]
-    weights = _shares(np.concatenate(names)) if names else ()
+    weights = equal_shares(np.concatenate(names)) if names else ()
     reach = conformal_bound(np.concatenate(scores), weights)
     for kind, sizes in few.items():
         width = float(reach * unit(sizes.sum(), len(sizes)))
@@ -290,7 +290,7 @@ def conformal_bound(
     return float(np.asarray(sizes)[order[min(index, len(order) - 1)]])
 
 
-def _shares(groups: Array) -> Array:
+def equal_shares(groups: npt.ArrayLike) -> Array:
     """Return the weight of each row if each group weighs as one, (rows,)."""
     _, of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     return np.asarray(1 / sizes[of_row])

@@ -28,20 +28,8 @@ from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.targets import Target
-from resperf.training.correction import (
-    Priors,
-    TimedNetwork,
-    fit_calibration,
-    priors_elsewhere,
-    refuse_few,
-    standard_errors,
-)
-from resperf.workflows.calibrate_layers import (
-    fitted,
-    measure_layers,
-    other_kernels,
-    refuse_more_threads,
-)
+from resperf.training import correction
+from resperf.workflows import calibrate_layers
 
 COST_READINGS = 5
 """Readings of the costs of calls, overhead between layers and weights; their medians count."""
@@ -103,13 +91,13 @@ def calibrate(
     here, platform = device.setting(), device.platform()
     differences = platform.hardware_differences(bundle.platform)
     differences += here.differences(bundle.setting)
-    foreign = other_kernels(here, bundle.setting)
+    foreign = calibrate_layers.other_kernels(here, bundle.setting)
     if foreign:
         raise MeasurementError(
             f"{bundle.path} was measured with other settings ({'; '.join(foreign)}); calibrate it "
             "where it was measured"
         )
-    refuse_more_threads(bundle)
+    calibrate_layers.refuse_more_threads(bundle)
     refuse_published_rule(bundle)
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
@@ -118,7 +106,7 @@ def calibrate(
 
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
-    refuse_few({str(path) for path in paths})
+    correction.refuse_few({str(path) for path in paths})
     base, remarks = bundle, list[str]()
     if differences:
         if output == bundle.path.resolve():
@@ -131,16 +119,16 @@ def calibrate(
         placed, notes = measured_networks(
             base, device, paths, dataset, batches=batches, seconds=seconds,
         )  # fmt: skip
-        refuse_few({timed.network for timed in placed}, notes)
+        correction.refuse_few({timed.network for timed in placed}, notes)
         layers = [
             calibration for calibration in base.calibrations if calibration.source is Source.LAYERS
         ]
-        priors = Priors()
+        priors = correction.Priors()
         if base.layer_calibrations:
             scaled = base.layer_calibrations[-1].speeds is not None
-            priors = priors_elsewhere(scaled=scaled)
+            priors = correction.priors_elsewhere(scaled=scaled)
         about = Calibration(Source.NETWORKS, base.setting, base.platform)
-        learnt = fit_calibration(about, placed, base.costs, priors)
+        learnt = correction.fit_calibration(about, placed, base.costs, priors)
         if differences:
             layers, learnt = _common_factor_of_layers(base.layer_calibrations[-1], learnt)
         reason = f"calibrated with {learnt.count} networks that were measured as a whole"
@@ -203,7 +191,7 @@ def _by_layers(bundle: Bundle) -> tuple[Calibration | None, list[str]]:
     if why_not_by_layers(bundle):
         return None, []
     try:
-        calibration = fitted(bundle, measure_layers(bundle))
+        calibration = calibrate_layers.fitted(bundle, calibrate_layers.measure_layers(bundle))
     except MeasurementError as error:
         return None, [f"layers get one common factor, from the networks: {error}"]
     return calibration, [f"calibration layers: {remark}" for remark in calibration.remarks]
@@ -227,7 +215,7 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
-) -> tuple[list[TimedNetwork], list[str]]:
+) -> tuple[list[correction.TimedNetwork], list[str]]:
     """Predict networks layer by layer, alone, and measure them in a campaign.
 
     Networks with operators that the bundle does not know are left out, and so are those that the
@@ -245,7 +233,7 @@ def measured_networks(
     here, platform = device.setting(), device.platform()
     names = network_names(paths)
     alone = bundle.isolated()
-    predicted: dict[tuple[Path, int], TimedNetwork] = {}
+    predicted: dict[tuple[Path, int], correction.TimedNetwork] = {}
     reasons: dict[tuple[Path, int], str] = {}
     for path, batch in itertools.product(paths, batches):
         try:
@@ -255,7 +243,7 @@ def measured_networks(
             reasons[path, batch] = str(error)
     files = dict.fromkeys(path for path, _ in predicted)
     digests = {path: graph_digest(weightless(path)) for path in files}
-    refuse_few({names[path] for path in digests}, _notes(names, reasons))
+    correction.refuse_few({names[path] for path in digests}, _notes(names, reasons))
     networks = {
         "files": [glob.escape(str(path.resolve())) for path in digests],
         "batches": list(dict.fromkeys(batches)),
@@ -290,7 +278,7 @@ def measured_networks(
         else:
             measured_ms[path, batch] = steady_ms
     in_order = {key: reasons[key] for key in itertools.product(paths, batches) if key in reasons}
-    noises = standard_errors(list(measured_ms.values()))
+    noises = correction.standard_errors(list(measured_ms.values()))
     placed = [
         replace(predicted[key], measured_ms=median(times_ms), noise=noise)
         for (key, times_ms), noise in zip(measured_ms.items(), noises, strict=True)
@@ -305,7 +293,7 @@ def _notes(names: Mapping[Path, str], reasons: Mapping[tuple[Path, int], str]) -
 
 def timed_prediction(
     prediction: Prediction, name: str, measured_ms: float, quantity: str = "latency_ms"
-) -> TimedNetwork:
+) -> correction.TimedNetwork:
     """Say what a predicted network that took so long consists of.
 
     `quantity` says what was measured: all phases, or ``execution_ms``. A network that takes longer
@@ -337,7 +325,7 @@ def timed_prediction(
             f"it took {measured_ms:.3g} ms, and the host's dispatch of its {costs.kernels} "
             f"kernels alone {total_ms:.3g} ms, which says nothing of its layers"
         )
-    return TimedNetwork(
+    return correction.TimedNetwork(
         network=name,
         batch=prediction.subject.batch,
         measured_ms=measured_ms,

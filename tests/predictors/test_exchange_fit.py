@@ -18,14 +18,6 @@ from resperf.predictors.exchange_fit import (
     residual,
     with_interval,
 )
-from resperf.predictors.group_baselines import (
-    BASELINES,
-    ernest,
-    ernest_shared,
-    gray_box,
-    identity,
-    nearest,
-)
 
 TRUE = FittedExchange(
     Exchange(slowdown=1.08, overlap=1.8, contention=0.2, contention_of_two=0.6, host_s=2e-3),
@@ -120,37 +112,6 @@ def test_a_residual_must_help_unseen_networks():
     more, *_ = residual(longer, TRUE, extra)
     assert more is not None
     assert len(more) == len(coefficients) + 1
-
-
-def test_ernest_by_hand():
-    """Times that are its four terms come back; another network is not its business."""
-    rows = [
-        GroupStep("a", "a", batch, 1e6, count, count, 1, 0.1 + 0.01 * batch + 0.002,
-                  0.1 + 0.01 * batch + 0.002 * count + 0.03 * float(np.log(count)))
-        for batch in (4, 16, 64) for count in (2, 4, 8, 16)
-    ]  # fmt: skip
-    far = [rows[0]._replace(devices=64)]
-    exact = 0.1 + 0.04 + 0.002 * 64 + 0.03 * np.log(64)
-    assert ernest(rows)(far) == pytest.approx([exact], rel=1e-6)
-    assert ernest_shared(rows)(far) == pytest.approx([exact], rel=1e-6)
-    assert np.isnan(ernest(rows)([far[0]._replace(network="b")])).all()
-
-
-def test_baselines_say_what_they_can():
-    rows = steps()
-    held = [row._replace(network="new") for row in rows if row.network == "plain"]
-    seen = [row for row in rows if row.network != "plain"]
-    # The nearest is the network itself where it is known.
-    assert off(nearest(rows)(rows), rows).max() < 1e-9
-    assert off(identity(rows)(rows), rows).mean() < 0.2
-    np.testing.assert_array_equal(identity(seen, 1)(held), identity(seen, 1)(held))
-    assert not np.array_equal(identity(seen, 1)(held), identity(seen, 2)(held))
-    assert set(BASELINES) >= {"black box", "gray box", "one device"}
-    for name, fit in BASELINES.items():
-        assert np.isnan(fit(seen, 0)(held)).all() == (name == "ernest")
-    line = [row._replace(time_s=0.1 + 1e-9 * row.size_bytes + 0.01 * row.devices) for row in rows]
-    line = [row._replace(alone_s=row.time_s - 0.01 * (row.devices - 1)) for row in line]
-    assert off(gray_box(line)(line), line).max() < 1e-6
 
 
 def test_fits_are_dataclasses_of_plain_numbers():

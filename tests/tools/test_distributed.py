@@ -85,3 +85,46 @@ def test_measured_runs_have_methods_that_read_their_networks(
     fits, trained, measured = map(float, gains.strip("| ").split(" | ")[2:])
     # Half an hour of training GHN-2 counts, and so would the time between rows, which is 0 here.
     assert trained == measured < fits
+
+
+def test_ernest_by_hand(distributed):
+    """Times that are its four terms come back; another network is not its business."""
+    rows = [
+        GroupStep("a", "a", batch, 1e6, count, count, 1, 0.1 + 0.01 * batch + 0.002,
+                  0.1 + 0.01 * batch + 0.002 * count + 0.03 * float(np.log(count)))
+        for batch in (4, 16, 64) for count in (2, 4, 8, 16)
+    ]  # fmt: skip
+    far = [rows[0]._replace(devices=64)]
+    exact = 0.1 + 0.04 + 0.002 * 64 + 0.03 * np.log(64)
+    ernest, shared = distributed.BASELINES["ernest"], distributed.BASELINES["ernest-shared"]
+    assert ernest(rows, 0)(far) == pytest.approx([exact], rel=1e-6)
+    assert shared(rows, 0)(far) == pytest.approx([exact], rel=1e-6)
+    assert np.isnan(ernest(rows, 0)([far[0]._replace(network="b")])).all()
+
+
+def test_baselines_say_what_they_can(distributed):
+    fits = distributed.BASELINES
+    rows = [
+        GroupStep(name, name, batch, size, count, count, 1, batch * (2e-4 + size * 2e-11),
+                  batch * (2e-4 + size * 2e-11) * 1.1 + 1e-9 * size * float(np.log2(count)))
+        for name, size in (("small", 6e6), ("wide", 5e8), ("deep", 1e8), ("plain", 4e7))
+        for batch in (8, 64) for count in (1, 2, 4, 8, 32)
+    ]  # fmt: skip
+
+    def off(method: str, asked=rows, seed: int = 0) -> float:
+        times_s = fits[method](rows, seed)(asked)
+        return float(np.max(np.abs(times_s / [row.time_s for row in asked] - 1)))
+
+    # The nearest is the network itself where it is known.
+    assert off("nearest") < 1e-9
+    held = [row._replace(network="new") for row in rows if row.network == "plain"]
+    seen = [row for row in rows if row.network != "plain"]
+    one, again, other = (fits["identity"](seen, seed)(held) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+    for name, fit in fits.items():
+        assert np.isnan(fit(seen, 0)(held)).all() == (name == "ernest")
+    rows[:] = [
+        row._replace(time_s=0.1 + 1e-9 * row.size_bytes + 0.01 * row.devices) for row in rows
+    ]
+    assert off("gray box") < 1e-6

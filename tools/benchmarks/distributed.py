@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from group_baselines import BASELINES, Rows
 from pages import ROOT, TABLES, parser_of
 
 from resperf.dataset import NetworkDescription, read_networks
@@ -37,7 +38,6 @@ from resperf.predictors.exchange_fit import (
     residual,
     with_interval,
 )
-from resperf.predictors.group_baselines import BASELINES, Rows
 from resperf.predictors.network_totals import counted
 from resperf.quantities import STEP
 from resperf.report.markdown import markdown_table

@@ -53,20 +53,17 @@ def import_gpumemnet(
     )
     header = has_columns("model", "batch", "max_gpu_memory_mib", "status")
     for location, cells in (cell for file in files for cell in file.cells(header)):
-        try:
+        with published.reading(location):
             name, batch = cells["model"], int(cells["batch"])
             memory_bytes = float(cells["max_gpu_memory_mib"]) * _MIB
             if batch < 1 or not memory_bytes > 0:
                 raise ValueError("a figure is not above 0")
-        except (KeyError, ValueError) as error:
-            published.left_out.add("a figure that cannot be read", location, str(error))
-            continue
-        network = published.network(NetworkDescription(name, name))
-        values = {PROCESS_MEMORY: sample(memory_bytes, Estimator.MAXIMUM)}
-        own = replace(setting, batch=batch)
-        if (status := cells.get("status", "")) == _OK:
-            published.add(network, own, values)
-        else:
-            published.mark(f"status {status}", "is not used", location, name)
-            published.add(network, own, {}, status=Status.CRASHED, detail=status)
+            network = published.network(NetworkDescription(name, name))
+            values = {PROCESS_MEMORY: sample(memory_bytes, Estimator.MAXIMUM)}
+            own = replace(setting, batch=batch)
+            if (status := cells.get("status", "")) == _OK:
+                published.add(network, own, values)
+            else:
+                published.mark(f"status {status}", "is not used", location, name)
+                published.add(network, own, {}, status=Status.CRASHED, detail=status)
     return published.write(output, files, graphs=graphs)

@@ -4,8 +4,6 @@ All sizes are those of the layer. Terms relative to a card, with which one fit s
 are in ``card.py``.
 """
 
-from __future__ import annotations
-
 from resperf.predictors.terms.work import TermTable, beyond, millions
 
 _CACHES = {"4 MB": 4e6, "16 MB": 16e6}

@@ -14,7 +14,8 @@ import numpy as np
 from resperf.errors import require
 from resperf.features import Array
 from resperf.grouping import grouped
-from resperf.predictors.exchange_fit import GroupStep, network_shares
+from resperf.predictors.exchange_fit import GroupStep
+from resperf.predictors.intervals import equal_shares
 from resperf.predictors.linear import fit_coefficients
 
 Rows = Sequence[GroupStep]
@@ -116,7 +117,7 @@ def identity(rows: Rows, seed: int = 0) -> Predict:
         "num_threads": 1, "verbosity": -1,
     }  # fmt: skip
     learnt = lightgbm.Dataset(
-        terms(rows), np.log(_times(rows)), weight=network_shares([row.network for row in rows])
+        terms(rows), np.log(_times(rows)), weight=equal_shares([row.network for row in rows])
     )
     trees = lightgbm.train(settings, learnt, 200)
     return lambda asked: np.exp(np.asarray(trees.predict(terms(asked))))

@@ -1,0 +1,1 @@
+"""A service on this machine and its page: what `resperf predict` answers, over HTTP."""
