@@ -29,7 +29,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 # Needs uv on the path; pins every dependency for all supported Python versions. Extras that need a
 # GPU, or that replace a package of another extra, are not in it.
 lock:
-	uv pip compile pyproject.toml --extra all --extra torch --extra cuda --extra tensorrt-rtx --group dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra all --extra torch --extra cuda --extra tensorrt-rtx --extra ray --group dev --universal --python-version 3.11 \
 	  --output-file requirements-dev.lock
 
 clean:

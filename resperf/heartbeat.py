@@ -18,7 +18,7 @@ class Steps:
     Parameters
     ----------
     what : str
-        What is counted, such as ``"rows"``.
+        What is counted, such as ``"rows"``; nothing is shown if it is empty.
     total, done : int
         Of all, and of earlier starts.
     leave : bool
@@ -38,7 +38,7 @@ class Steps:
     ) -> None:
         self._what, self._doing, self._bar = what, doing, None
         self._last_s = time.monotonic()
-        if sys.stderr.isatty():
+        if what and sys.stderr.isatty():
             tqdm: Any = require("tqdm", "bench")
             self._bar = tqdm.tqdm(
                 total=total, initial=done, file=sys.stderr, leave=leave,
@@ -49,7 +49,7 @@ class Steps:
         """Show how many of how many are done, and what else there is to say."""
         if self._bar is None:
             now_s = time.monotonic()
-            if now_s - self._last_s >= EVERY_S:
+            if self._what and now_s - self._last_s >= EVERY_S:
                 self._last_s = now_s
                 state = f"{done} of {total} {self._what}, {', '.join(words)}"
                 sys.stderr.write(f"{self._doing}: {state}\n")

@@ -249,6 +249,12 @@ class Platform(Record):
         return (device if self.device != other.device else []) + self.hardware_differences(other)
 
     @property
+    def kind(self) -> Platform:
+        """The same platform without what tells one card from another of its kind."""
+        cards = tuple(dataclasses.replace(card, uuid_hash="") for card in self.accelerators)
+        return dataclasses.replace(self, accelerators=cards)
+
+    @property
     def is_processor(self) -> bool:
         """Whether it computes on cores of its own; platforms of imported times name none."""
         return self.cores > 0 and not self.accelerators

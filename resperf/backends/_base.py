@@ -139,6 +139,10 @@ class Backend(Protocol):
     def own_process(self) -> None:
         """Make use of it that this process does nothing but measure with this backend."""
 
+    def has_joined(self) -> bool:
+        """Join the processes of another host, if that one is asked and not this one."""
+        return False
+
     def setting(self) -> Setting:
         """How this framework runs layers and networks here."""
         ...

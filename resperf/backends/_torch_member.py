@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Client
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -175,12 +176,19 @@ def _answers(member: Member, pipe: Any) -> None:
 
 
 def _error_of_building(
-    member: Member, path: Path, batch: int | None, shapes: Any
+    member: Member, path: Path, batch: int | None, shapes: Any, content: bytes
 ) -> Exception | None:
-    """Build a network alone in each process; return the first error of any of them."""
+    """Build a network alone in each process; return the first error of any of them.
+
+    Its `content` is given where not all processes have the file.
+    """
     built, mine = None, None
     try:
-        built = member.network(path, batch=batch, shapes=shapes)
+        with TemporaryDirectory() as folder:
+            if content:
+                path = Path(folder) / path.name
+                path.write_bytes(content)
+            built = member.network(path, batch=batch, shapes=shapes)
     except (ResperfError, MemoryError) as error:
         mine = error
     every: list[Any] = [None] * distributed.get_world_size()

@@ -2,7 +2,8 @@
 
 The measuring process starts `torchrun` on its host; process 0 of what that starts connects to a
 socket of the measuring process and passes each question on to all others
-(`resperf.backends._torch_member`).
+(`resperf.backends._torch_member`). On several hosts each has a measuring process that does so, and
+that of the first is asked.
 
 `main` is `torchrun`, except that it says in one line which process failed.
 """
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 
 from resperf.backends._base import Built, Phase, Shapes
 from resperf.backends.processes import RUN, end, started
+from resperf.network import weightless
 
 START_S = 120.0
 """How long the processes may take to import PyTorch and to meet."""
@@ -37,15 +40,47 @@ class TeamError(RuntimeError):
     """A process of a team ended; no error of resperf's, since a new team can go on."""
 
 
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts whose processes share a step.
+
+    Attributes
+    ----------
+    count, rank : int
+        How many there are, and the number of this one.
+    machines : int
+        Of how many machines they are.
+    address : str
+        ``HOST:PORT``, where all meet; on the first one.
+    """
+
+    count: int = 1
+    rank: int = 0
+    machines: int = 1
+    address: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """Arguments of torchrun."""
+        if self.count == 1:
+            return ["--standalone", "--nnodes=1"]
+        host, _, port = self.address.rpartition(":")
+        return [f"--nnodes={self.count}", f"--node-rank={self.rank}", f"--master-addr={host}",
+                f"--master-port={port}"]  # fmt: skip
+
+
 def _torchrun(
-    processes: int, settings: Mapping[str, Any], address: str, logs: str, stderr: Any
+    processes: int, settings: Mapping[str, Any], address: str, logs: str, stderr: Any, hosts: Hosts
 ) -> subprocess.Popen[bytes]:
     """Start the processes; the first one connects to the address."""
     # Else torchrun leaves a folder behind wherever it is killed.
-    words = ["--standalone", f"--nproc-per-node={processes}", "--nnodes=1", f"--log-dir={logs}"]
+    words = [*hosts.words, f"--nproc-per-node={processes}", f"--log-dir={logs}"]
     member = ["-m", RUN, "resperf.backends._torch_member", json.dumps(dict(settings)), address]
     threads = {"OMP_NUM_THREADS": str(settings["threads"])}
     return started("resperf.backends._torch_team", *words, *member, stderr=stderr, env=threads)
+
+
+ALONE = Hosts()
 
 
 class RunningTeam:
@@ -54,8 +89,11 @@ class RunningTeam:
     Parameters
     ----------
     processes : int
+        On this host.
     settings : mapping
         Keywords of each process's backend, as JSON values.
+    hosts : Hosts
+        Only that on the first one may be asked.
 
     Raises
     ------
@@ -63,8 +101,8 @@ class RunningTeam:
         Now or later, if one of them ends.
     """
 
-    def __init__(self, processes: int, settings: Mapping[str, Any]) -> None:
-        self._open = ExitStack()
+    def __init__(self, processes: int, settings: Mapping[str, Any], hosts: Hosts = ALONE) -> None:
+        self._open, self._hosts = ExitStack(), hosts
         folder = self._open.enter_context(tempfile.TemporaryDirectory())
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the stack
         self._stderr = self._open.enter_context(stderr)
@@ -73,8 +111,9 @@ class RunningTeam:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(LOOK_S)
-            self._process = _torchrun(processes, settings, address, folder, self._stderr)
-            self._pipe = self._open.enter_context(self._connected(listener))
+            self._process = _torchrun(processes, settings, address, folder, self._stderr, hosts)
+            if hosts.rank == 0:
+                self._pipe = self._open.enter_context(self._connected(listener))
 
     def _connected(self, listener: socket.socket) -> Connection:
         """Wait for process 0."""
@@ -96,8 +135,9 @@ class RunningTeam:
         NetworkError, UnsupportedError, MemoryError
             If one of them cannot.
         """
-        # Every process has the same folder, but a file may be given from where this one is.
-        units: dict[str, str] = self._ask("build", path.resolve(), batch, shapes)
+        # Other hosts do not have the file. On this one, it may be given from where this process is.
+        content = b"" if self._hosts == ALONE else weightless(path)
+        units: dict[str, str] = self._ask("build", path.resolve(), batch, shapes, content)
         phases = {
             name: Phase(partial(self._ask, "sample", name), unit=unit)
             for name, unit in units.items()

@@ -50,7 +50,7 @@ from resperf.backends._torch_modules import (
     layer_of_torch,
     size_bytes,
 )
-from resperf.backends._torch_team import RunningTeam
+from resperf.backends._torch_team import Hosts, RunningTeam
 from resperf.backends._training import MOMENTUM, RATE, TrainingStep
 from resperf.copies import MAX_COPIES
 from resperf.errors import ResperfError, UnsupportedError, first_line
@@ -196,6 +196,8 @@ class TorchBackend(Backend):
     processes : int, optional
         Processes of this host that share each training step of a network, each with a batch of its
         own and, on CUDA, a device of its own.
+    hosts : mapping, optional
+        Fields of `Hosts`, if several hosts share each step, each with so many processes.
 
     Raises
     ------
@@ -215,23 +217,25 @@ class TorchBackend(Backend):
         compiled: str = "eager",
         optimizer: str = "",
         processes: int | None = None,
+        hosts: Mapping[str, Any] | None = None,
     ) -> None:
         if processes is not None and processes < 1:
             raise ResperfError(f"{processes} processes; there must be at least 1")
         self.threads = usable_threads(threads if processes is None else threads or 1)
-        self._processes = processes or 1
+        self._processes, self._hosts = processes or 1, Hosts(**hosts or {})
+        self._members = self._processes * self._hosts.count
         kind = device.partition(":")[0]
         check_choices("PyTorch", device=(kind, PRECISIONS))
         check_choices(
             f"PyTorch on {kind}", precision=(precision, PRECISIONS[kind]), layout=(layout, LAYOUTS),
             compiled=(compiled, COMPILED), optimizer=(optimizer, ("", *OPTIMIZERS)),
         )  # fmt: skip
-        if self._processes > 1 and (not optimizer or compiled != "eager"):
+        if self._members > 1 and (not optimizer or compiled != "eager"):
             raise ResperfError(
                 "several processes share training steps of eager PyTorch only; add --training sgd, "
                 "or measure with one process"
             )
-        if self._processes > 1 and ":" in device:
+        if self._members > 1 and ":" in device:
             raise ResperfError(
                 f"several processes take a host's devices from the first on, not {device}; write "
                 f"{kind}"
@@ -247,12 +251,14 @@ class TorchBackend(Backend):
     def platform(self) -> Platform:
         """Describe this machine and the device, and how many share a run."""
         platform = super().platform()
-        if self._processes == 1:
+        if self._members == 1:
             return platform
         library = self._device.libraries.rpartition(":")[2]
-        busy = self._processes * self.threads > usable_cores()
-        connected = f"{library} on 1 host" + f", {OVERSUBSCRIBED}" * busy
-        return replace(platform, devices=self._processes, interconnect=connected)
+        machines = self._hosts.machines
+        busy = self._members * self.threads > machines * usable_cores()
+        connected = f"{library} on {machines} host{'s' * (machines > 1)}"
+        connected += f", {OVERSUBSCRIBED}" * busy
+        return replace(platform, devices=self._members, interconnect=connected)
 
     @cached_property
     def _running_team(self) -> RunningTeam:
@@ -261,7 +267,11 @@ class TorchBackend(Backend):
             "threads": self.threads, "device": f"{self._kind}:", "precision": self._precision,
             "layout": self._layout, "optimizer": self._optimizer,
         }  # fmt: skip
-        return RunningTeam(self._processes, settings)
+        return RunningTeam(self._processes, settings, self._hosts)
+
+    def has_joined(self) -> bool:
+        """Start this host's share of the processes that share a step, if the first host asks."""
+        return self._hosts.rank > 0 and bool(self._running_team)
 
     def setting(self) -> Setting:
         """How PyTorch runs layers and networks here."""
@@ -351,7 +361,7 @@ class TorchBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        if self._processes > 1:
+        if self._members > 1:
             return self._running_team.network(path, batch, shapes)
         network = read_network(path, batch=batch, shapes=shapes)
         return self._built(network, weights_of(path, batch=batch, shapes=shapes))

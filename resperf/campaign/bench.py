@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +42,8 @@ class Bench:
         Networks of which no layer is measured, at whatever batch size.
     device : str
         Name of a card, whose facts count in plans for a device that is not here.
+    start : callable, optional
+        Starts measuring processes elsewhere than on this machine.
     """
 
     target: Target = DEFAULT
@@ -50,6 +52,7 @@ class Bench:
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
     device: str = ""
+    start: Callable[..., WorkerProcess] | None = None
 
     def monitor(self) -> Monitor:
         """Make a monitor of the device, not started."""
@@ -59,13 +62,12 @@ class Bench:
         self, campaign: Campaign, options: Mapping[str, Any] | None = None
     ) -> WorkerSettings:
         """Return what a measuring process is started with; keywords of a network's run add up."""
-        memory_bytes = self.monitor().memory_bytes()
         return WorkerSettings(
             target=self.target,
             settings={**self.settings, **(options or {})},
             protocol=campaign.protocol,
             reference_interval_s=campaign.run.reference_interval_s,
-            memory_bytes=int(memory_bytes * campaign.run.memory_share),
+            memory_share=campaign.run.memory_share,
         )
 
 
@@ -114,7 +116,7 @@ def plan_campaign(
 def _planner(campaign: Campaign, bench: Bench, absent: bool) -> Iterator[tuple[Lowerer, str]]:
     """Start the measuring process, or what replaces it; with a note that says so."""
     try:
-        process = WorkerProcess(bench.worker_settings(campaign))
+        process = (bench.start or WorkerProcess)(bench.worker_settings(campaign))
     except ResperfError as error:
         # This machine's processor is here, so that something else is wrong.
         is_here = bench.target.device_class == DEFAULT.device_class
@@ -165,7 +167,9 @@ def _settings_of_networks(
             settings.append((options, one.setting))
             continue
         try:
-            with WorkerProcess(bench.worker_settings(campaign, options)) as process:
+            with (bench.start or WorkerProcess)(
+                bench.worker_settings(campaign, options)
+            ) as process:
                 settings.append((options, process.setting))
                 if process.platform.devices != planner.platform.devices:
                     raise CampaignError(

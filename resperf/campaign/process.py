@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends._base import Closing
-from resperf.backends.monitors import Reading
+from resperf.backends.monitors import Reading, load_monitor
 from resperf.backends.processes import end, started
 from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError, is_out_of_memory
@@ -33,13 +33,27 @@ class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's s
     """The measuring process ended or was killed before it answered."""
 
     def __init__(self, status: Status, detail: str) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail)  # as pickle makes it again
         self.status = status
         self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class ProcessLost(ResperfError):  # noqa: N818 -- an event: what was measured is measured again
+    """The node that a measuring process ran on, or the way to it, is gone."""
+
+    status = Status.CRASHED
 
 
 class Interrupted(ResperfError):  # noqa: N818 -- a request, not an error
     """The campaign was asked to stop now."""
+
+
+def conditions_here() -> tuple[int, str | None]:
+    """Return what this process inherited that changes its times: niceness, OMP_NUM_THREADS."""
+    return os.nice(0), os.environ.get("OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -54,21 +68,24 @@ class WorkerSettings:
         Keywords of the backend, as JSON values.
     protocol : SamplingProtocol
     reference_interval_s : float
-    memory_bytes : int
-        Memory that subjects may use; 0 for no limit.
+    memory_share : float
+        Share of the device's memory that subjects may use; 0 for no limit.
     usual : mapping of str to (float, int)
         `Monitor.usual_times` of earlier processes.
     networks : bool
         Whether it measures whole networks instead of layers.
+    conditions : (int, str or None) or None
+        `conditions_here` that it must find; None where they may be anything.
     """
 
     target: Target
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     reference_interval_s: float = 3.0
-    memory_bytes: int = 0
+    memory_share: float = 0.0
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     networks: bool = False
+    conditions: tuple[int, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +151,7 @@ class WorkerProcess(Closing):
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""
-        lowered: list[Layer] = self._ask("lower", layers)
+        lowered: list[Layer] = self.ask("lower", layers)
         return lowered
 
     def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
@@ -147,7 +164,7 @@ class WorkerProcess(Closing):
         """
         timeout_s = START_TIMEOUT_S * max(1, len(paths))
         try:
-            layers: list[Layer] = self._ask("harvest", paths, batches, timeout_s=timeout_s)
+            layers: list[Layer] = self.ask("harvest", paths, batches, timeout_s=timeout_s)
         except WorkerDied as death:
             names = ", ".join(path.name for path in paths)
             raise CampaignError(f"reading the networks {names} failed: {death.detail}") from death
@@ -156,7 +173,7 @@ class WorkerProcess(Closing):
     def build_errors(self, layers: Sequence[Layer]) -> list[str]:
         """Return why each layer cannot be built; '' if it can."""
         try:
-            reasons: list[str] = self._ask("build_errors", layers)
+            reasons: list[str] = self.ask("build_errors", layers)
         except WorkerDied:
             # Not refused as such; if all its layers do that, the campaign will say so.
             self.close()
@@ -166,12 +183,12 @@ class WorkerProcess(Closing):
 
     def costs(self) -> dict[str, float]:
         """Return the costs of a network besides its layers (ms), and the device's speed."""
-        costs: dict[str, float] = self._ask("costs")
+        costs: dict[str, float] = self.ask("costs")
         return costs
 
     def reading(self) -> Reading | None:
         """Read the device now; None if there is nothing to read."""
-        reading: Reading | None = self._ask("reading")
+        reading: Reading | None = self.ask("reading")
         return reading
 
     def measure(self, layer: Layer, repeat: int, timeout_s: float) -> Taken:
@@ -184,14 +201,14 @@ class WorkerProcess(Closing):
         Interrupted
             If the campaign is asked to stop.
         """
-        taken: Taken = self._ask("measure", layer, repeat, timeout_s=timeout_s)
+        taken: Taken = self.ask("measure", layer, repeat, timeout_s=timeout_s)
         return taken
 
     def measure_network(
         self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
     ) -> Taken:
         """Measure a whole network; errors as of `measure`."""
-        taken: Taken = self._ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
+        taken: Taken = self.ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
         return taken
 
     def close(self) -> None:
@@ -200,9 +217,15 @@ class WorkerProcess(Closing):
         end(self._process, 1.0)
         self._stderr.close()
 
-    def _ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
+    def ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
         """Let the process call the method of that name of its `worker.Worker`."""
-        return self._answer((question, arguments), timeout_s)
+        try:
+            return self._answer((question, arguments), timeout_s)
+        except WorkerDied:
+            # That a lost device ended the process is not the subject's doing.
+            settings, target = self._settings.settings, self._settings.target
+            load_monitor(target, str(settings.get("device", target.device_class))).check()
+            raise
 
     def _answer(self, message: object, timeout_s: float) -> Any:
         """Send a message, and wait for an answer, a timeout, a death or a request to stop."""

@@ -11,8 +11,8 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -24,8 +24,16 @@ from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
-from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
+from resperf.campaign.process import (
+    LISTEN_S,
+    Interrupted,
+    ProcessLost,
+    Taken,
+    WorkerDied,
+    WorkerProcess,
+)  # fmt: skip
 from resperf.campaign.spec import Campaign
+from resperf.campaign.work import Work
 from resperf.disk_cache import folder_of
 from resperf.errors import CampaignError, DeviceLostError
 from resperf.files import lock
@@ -181,7 +189,7 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with only_campaign_on(bench.monitor()):
+    with only_campaign_on(bench.monitor()) if bench.start is None else nullcontext():
         planned, setting, platform = plan_campaign(campaign, bench)
         store = Store(
             output,
@@ -196,9 +204,9 @@ def run_campaign(
             planned = _anew(planned, store.settled)
         complete = False
         try:
-            with _stop_signals() as stop:
+            with stop_signals() as stop:
                 batches = acquisition and Batches(planned, acquisition, first_batch(planned, hours))
-                run = _Run(campaign, bench, planned, store, stop, hours, batches)
+                run = Run(campaign, bench, planned, store, stop, hours, batches)
                 reason = run.measure_all()
             store.compact()
         except DeviceLostError as error:
@@ -227,7 +235,7 @@ def _anew(planned: Plan, settled: Sequence[Measurement]) -> Plan:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """Turn Ctrl-C and SIGTERM into a request to stop; a second one is not held back."""
     stop = threading.Event()
     previous: dict[signal.Signals, Any] = {}
@@ -250,8 +258,11 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 
 @dataclass
-class _Run:
-    """One start of a campaign: what is left to do, and the process that does it."""
+class Run:
+    """One start of a campaign on one device: what is left to do, and the process that does it.
+
+    `work` may be shared with other devices; this one is called `device` there.
+    """
 
     campaign: Campaign
     bench: Bench
@@ -260,6 +271,8 @@ class _Run:
     stop: threading.Event
     hours: float | None
     batches: Batches | None
+    work: Work = field(default_factory=Work)
+    device: str = ""
 
     def __post_init__(self) -> None:
         self._notes, self._deadline = self.plan.notes, math.inf
@@ -276,8 +289,7 @@ class _Run:
         self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
         self._elapsed_s = 0.0
-        self._pending: deque[tuple[Planned, float]] = deque()
-        self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
+        self._total, self._spent_s = 0, 0.0
         self._queue_work()
         layers = self._known_layers()
         excluded = [key for key, layer in layers.items() if self.plan.stream.is_excluded(layer)]
@@ -287,14 +299,16 @@ class _Run:
                 "start and stay in the dataset; resperf train --exclude leaves them out of "
                 "training",
             )
-        self._steps = Steps("rows", total=self._total, done=self._done, leave=True)
+        # The devices of a cluster share one bar.
+        shown = "" if self.device else "rows"
+        self._steps = Steps(shown, total=self._total, done=self._done, leave=True)
 
     def _queue_work(self) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
         self._planned = {item.identity: item for item in self.plan.items}
-        hopeless = _hopeless(self.store.rows)
-        self._anew = frozenset(map(row_identity, hopeless))
-        rows = self.store.rows[: len(self.store.rows) - len(hopeless)]
+        last = hopeless(self.store.rows)
+        self._anew = frozenset(map(row_identity, last))
+        rows = self.store.rows[: len(self.store.rows) - len(last)]
         self._attempts = Counter(map(row_identity, rows))
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
         if self.batches is None:
@@ -303,7 +317,7 @@ class _Run:
             self._queue(self.batches.first_items())
             self._queue(self.batches.earlier_items(self._known_layers().values()))
             self._queue(self.plan.networks)
-        self._done = self._total - len(self._pending)
+        self._done = self._total - len(self.work)
         self._waiting: deque[tuple[float, Planned]] = deque()
         journalled = {row_identity(row): row for row in self.store.rows}
         self._unsettled = list(journalled.values())
@@ -326,11 +340,8 @@ class _Run:
     def _queue(self, items: Sequence[Planned]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
         done = {row_identity(row) for row in self._known_rows()} - self._anew
-        done |= {item.identity for item, _ in self._pending}
-        costs = [(item, self.plan.item_s(item)) for item in items if item.identity not in done]
-        self._pending.extend(costs)
+        self.work.add((item, self.plan.item_s(item)) for item in items if item.identity not in done)
         self._total += len(items)
-        self._remaining_s += sum(cost_s for _, cost_s in costs)
         self._retries_left += round(self.campaign.run.retry_share * len(items))
 
     def _extend(self) -> None:
@@ -372,7 +383,7 @@ class _Run:
                         compact_at = self._compact()
             except Interrupted:
                 return self._end_reason() or "interrupted"
-        if self.batches is None or self._chose_all:
+        if not len(self.work) and (self.batches is None or self._chose_all):
             return "complete"
         return self._end_reason() or "complete"
 
@@ -385,15 +396,21 @@ class _Run:
 
     def _next(self) -> tuple[Planned, float, bool] | None:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
-        if self._waiting and self._waiting[0][0] <= time.monotonic():
-            return self._waiting.popleft()[1], 0.0, True
-        if not self._pending:
-            self._extend()
-        if self._pending:
-            return *self._pending.popleft(), False
-        if self._unsettled and self._worker is not None:
-            self._read_reference()
-        return (self._waiting.popleft()[1], 0.0, True) if self._waiting else None
+        while True:
+            if self._waiting and self._waiting[0][0] <= time.monotonic():
+                return self._waiting.popleft()[1], 0.0, True
+            if not len(self.work):
+                self._extend()
+            if item := self.work.take(self.device):
+                return *item, False
+            if self._unsettled and self._worker is not None:
+                self._read_reference()
+            if self._waiting:
+                return self._waiting.popleft()[1], 0.0, True
+            if not len(self.work) or self._end_reason():
+                return None
+            # What others are measuring comes back if they are lost.
+            time.sleep(LISTEN_S)
 
     def _ask(self, item: Planned) -> Taken:
         """Let the measuring process measure a layer or a network."""
@@ -418,9 +435,9 @@ class _Run:
             self._add_reading(taken.reading)
             self._usual.update(taken.usual)
             self._crashes = 0
-        except WorkerDied as death:
-            # That a lost device ended the process is not the subject's doing: no row says so.
-            self.plan.monitor.check()
+        except (WorkerDied, ProcessLost) as death:
+            if isinstance(death, ProcessLost) and not self.work.lose(item):
+                raise
             row = Measurement(
                 subject=item.subject,
                 status=death.status,
@@ -429,18 +446,18 @@ class _Run:
                 started_at=asked_at,
                 duration_s=time.time() - asked_at,
                 repeat=item.repeat,
-                detail=death.detail,
+                detail=str(death),
             )
             self._crashes += 1
             self._end_worker()
         self.store.add_row(row)
+        self.work.finish(self.device)
         self._taken += 1
         self._failed += row.status is not Status.OK
         self._attempts[item.identity] += 1
         self._again += again
         self._done += not again
         self._spent_s += cost_s
-        self._remaining_s -= cost_s
         self._unsettled.append(row)
         if item.run is not None or not len(self.store.readings):
             self._settle()
@@ -513,7 +530,8 @@ class _Run:
                 usual=self._usual,
                 networks=measures[1],
             )
-            self._worker = WorkerProcess(settings, wants_stop=self.stop.is_set)
+            start = self.bench.start or WorkerProcess
+            self._worker = start(settings, wants_stop=self.stop.is_set)
             self._asked = 0
         if not measures[0] and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
@@ -534,7 +552,7 @@ class _Run:
         """Say how far the campaign is; the time left is the plan's, corrected by how it went."""
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
-        left_s = min(self._remaining_s * pace, self._deadline - time.monotonic())
+        left_s = min(self.work.remaining_s * pace, self._deadline - time.monotonic())
         rate = self._taken / elapsed_s
         words = [f"{rate:.1f} rows/s", f"{format_duration(left_s)} remaining"]
         words += [f"{self._failed} failed"] if self._failed else []
@@ -567,7 +585,7 @@ class _Run:
         )
 
 
-def _hopeless(rows: Sequence[Measurement]) -> list[Measurement]:
+def hopeless(rows: Sequence[Measurement]) -> list[Measurement]:
     """Return the last rows if they ended an earlier start: the device failed, not the subjects."""
     died = (Status.CRASHED, Status.TIMEOUT)
     last = list(itertools.takewhile(lambda row: row.status in died, reversed(rows)))

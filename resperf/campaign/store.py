@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -36,6 +36,21 @@ from resperf.timing import KNOWN_READINGS
 def journal_path(output: Path) -> Path:
     """Return the path of the journal that belongs to a dataset."""
     return output.with_name(output.stem + ".journal.jsonl")
+
+
+def written_rows(
+    folder: Path, campaign: Campaign, setting: Setting, platform: Platform
+) -> Iterator[tuple[str, list[Measurement]]]:
+    """Return the rows of a campaign that alike devices wrote in a folder, by dataset's name."""
+    new = _new_header(campaign, setting, platform.kind)
+    names = (path.name.removesuffix(".journal.jsonl") for path in folder.glob("*.journal.jsonl"))
+    for name in sorted({*names, *(path.stem for path in folder.glob("*.h5"))}):
+        settled = _from_dataset(folder / f"{name}.h5")
+        journal = journal_path(folder / f"{name}.h5")
+        written = read_journal(journal) if journal.exists() else Records()
+        header = written.header or settled.header
+        if header is not None and not _differences(header, campaign, new):
+            yield name, [*settled.rows, *written.rows]
 
 
 class Store:
@@ -253,13 +268,17 @@ def _refuse_differences(path: Path, header: Header | None, campaign: Campaign, n
     """Refuse to add rows to those of another machine, campaign or seed."""
     if header is None:
         return
+    if differences := _differences(header, campaign, new):
+        raise CampaignError(
+            f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "
+            "choose another output with -o, or the settings of that file"
+        )
+
+
+def _differences(header: Header, campaign: Campaign, new: Header) -> list[str]:
     differences = new.platform.differences(header.platform)
     differences += new.setting.differences(header.setting)
     differences += campaign.differences(header.campaign)
     if new.seed != header.seed:
         differences.append(f"seed: {new.seed} here, {header.seed} there")
-    if differences:
-        raise CampaignError(
-            f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "
-            "choose another output with -o, or the settings of that file"
-        )
+    return differences

@@ -20,7 +20,7 @@ from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.campaign.measure import failure, measure_layer, time_network
 from resperf.campaign.networks import NetworkRun, harvest
-from resperf.campaign.process import Taken, WorkerSettings
+from resperf.campaign.process import Taken, WorkerSettings, conditions_here
 from resperf.errors import (
     CampaignError,
     DeviceLostError,
@@ -120,13 +120,21 @@ class Worker:
 
 def start(settings: WorkerSettings) -> Worker:
     """Start the backend and what watches its device."""
+    if settings.conditions not in (None, conditions_here()):
+        raise CampaignError(
+            f"niceness and OMP_NUM_THREADS of the measuring process are {conditions_here()}, not "
+            f"{settings.conditions}: its times would be wrong"
+        )
     target = register(settings.target)
     monitor = load_monitor(target, str(settings.settings.get("device", target.device_class)))
-    monitor.limit_memory(settings.memory_bytes)
+    if settings.memory_share:
+        monitor.limit_memory(int(monitor.memory_bytes() * settings.memory_share))
     started = backend(target.framework, target.device_class, **settings.settings)
     if not settings.networks:
         # A network has threads of its own, as where it is used.
         started.own_process()
+    if started.has_joined():
+        return Worker(started, settings.protocol, monitor, settings.networks)
     monitor.start(
         started,
         interval_s=settings.reference_interval_s,

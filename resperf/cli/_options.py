@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from resperf.cli._sections import COMMON, HOW, INTEGERS, NUMBERS, OUTPUT, WHAT, WHERE, WORDS, option
+from resperf.errors import require
 from resperf.files import write_whole
 from resperf.heartbeat import Steps
 from resperf.records import parse_json
@@ -194,6 +195,15 @@ def output(metavar: str, text: str, *, section: str = COMMON, **settings: Any) -
     return option(
         "-o", "--output", section=section, type=PATH, metavar=metavar, help=text, **settings
     )
+
+
+def ray(text: str) -> Decorator:
+    """Option --ray, whose value is the address of a cluster, or is left out."""
+    return option(
+        "--ray", section=WHERE, is_flag=False, flag_value="auto", metavar="[ADDRESS|local]",
+        callback=lambda _context, _option, address: address and require("ray", "ray") and address,
+        help=text,
+    )  # fmt: skip
 
 
 def paths(*names: str, text: str) -> Decorator:

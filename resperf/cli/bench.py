@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from resperf.cli import _options as options
-from resperf.cli._sections import COMMON, HOW, WHAT, Command, option
+from resperf.cli._sections import COMMON, HOW, SEVERAL, WHAT, Command, option
 from resperf.errors import CampaignError, did_you_mean, require
 from resperf.files import shipped_files
 from resperf.targets import device_number
@@ -30,6 +31,7 @@ Examples:
   resperf bench quick --device cpu --framework tensorflow
   resperf bench networks-cpu --framework torch --training sgd
   resperf bench convmeter-torch-scaling --framework torch --training sgd --processes 2 -o two.h5
+  resperf bench cpu-overnight --ray -o datasets/all-nodes
   resperf bench gpu-overnight --framework tensorrt --device cuda:0 --dry-run
 """
 INTERRUPTED = 130
@@ -68,6 +70,16 @@ _COUNTED = ("threads", "processes")
     type=options.COUNT,
     help="Total number of distinct layers to measure.",
 )
+@options.ray(
+    "Measure on all nodes of a cluster of Ray (by default of the one that runs here), or on all "
+    "GPUs of this machine (local); -o is then a folder, with a dataset for each device.",
+)
+@options.numbers(
+    "--hosts",
+    section=SEVERAL,
+    help="With --ray: numbers of hosts that share each training step of a network, one after the "
+    "other, each with --processes processes (torch only).",
+)
 @options.paths(
     "--networks",
     "--network",
@@ -98,6 +110,8 @@ def command(
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
     adaptive: bool,
+    ray: str | None,
+    hosts: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -132,20 +146,31 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
+    if hosts and (ray is None or defined.kinds or target.framework != "torch"):
+        raise CampaignError(
+            "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
+            "torch and --training, and choose a campaign of [networks] alone"
+        )
+    default = default_output(defined.name, target, settings)
+    if ray is not None:
+        folder = output or default.with_suffix("")
+        numbered, is_file = "device" in settings, folder.is_file()
+        if wrong := ("--adaptive" * adaptive or "a numbered device" * numbered
+                     or f"the file {folder}, but a folder" * is_file):  # fmt: skip
+            raise CampaignError(f"--ray takes all devices of a class, not {wrong}; leave it out")
+        from resperf.campaign import fleet
+
+        run = partial(fleet.run_on_hosts, counts=hosts) if hosts else fleet.run_on_cluster
+        results = run(defined, folder, bench, ray, hours=hours)
+        show_results(results, as_json=as_json, several=True)
+        return
     acquisition: Acquisition | None = None
     if adaptive:  # Only these campaigns import the learning libraries.
         require("lightgbm", "train")
         from resperf.workflows.adaptive import acquisition_scores as acquisition
-    result = run_campaign(
-        defined,
-        output or default_output(defined.name, target, settings),
-        bench,
-        hours=hours,
-        acquisition=acquisition,
-    )
-    show_result(result, as_json=as_json)
-    if result.reason == "interrupted":
-        raise click.exceptions.Exit(INTERRUPTED)
+    output = output or default
+    result = run_campaign(defined, output, bench, hours=hours, acquisition=acquisition)
+    show_results([result], as_json=as_json)
 
 
 def campaign_file(name: str) -> Path:
@@ -231,13 +256,23 @@ def show_plan(
     options.show(as_json, values, "\n".join(lines), planned.notes)
 
 
-def show_result(result: CampaignResult, *, as_json: bool) -> None:
-    """Print how a campaign ended, and what to type next."""
+def show_results(
+    results: Sequence[CampaignResult], *, as_json: bool, several: bool = False
+) -> None:
+    """Print how a campaign ended on each device, and what to type next; `several` are a list."""
+    options.show_notes([*dict.fromkeys(note for result in results for note in result.notes)])
+    values, lines = zip(*map(_result, results), strict=True)
+    options.show(as_json, [*values] if several else values[0], "\n".join(map("\n".join, lines)))
+    if any(result.reason == "interrupted" for result in results):
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _result(result: CampaignResult) -> tuple[dict[str, Any], list[str]]:
+    """Return how a campaign ended on a device, as a document and as lines."""
     from resperf.measurement import Status
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
-    options.show_notes(result.notes)
     values = {
         "dataset": str(result.path),
         "reason": result.reason,
@@ -276,4 +311,4 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     else:
         command = "dataset info" if result.networks == result.rows else "train"
         lines.append(f"next: resperf {command} {result.path}")
-    options.show(as_json, values, "\n".join(lines))
+    return values, lines

@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "resperf.cli.doctor:command",
         "Say what this machine can measure, and what is missing.",
     ),
+    "cluster": ("resperf.cli.cluster:command", "Show what the nodes of a cluster have."),
     "devices": ("resperf.cli.devices:command", "List devices and bundles that `predict` knows."),
     "serve": ("resperf.serve.command:command", "Open a page in the browser that predicts."),
 }

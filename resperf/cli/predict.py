@@ -156,7 +156,8 @@ def _batches(
     section=SEVERAL,
     metavar="C",
     help="With --devices --train, where no run on several taught the bundle: what connects them, a "
-    "TOML file or a name such as t4-g4dn (an unknown name lists them).",
+    "TOML file, ray (the cluster that runs here) or a name such as t4-g4dn (an unknown name "
+    "lists them).",
 )
 @option("--strict", section=OUTPUT, is_flag=True, help="Refuse estimates and what is too large.")
 @option(
@@ -241,7 +242,14 @@ def command(
     if devices:
         if epochs is not None and images is None:
             raise click.UsageError("--epochs needs --images, the size of the data set")
-        shown = {"strong": strong, "images": images, "epochs": epochs, "cluster": cluster}
+        shown: dict[str, Any] = {
+            "strong": strong, "images": images, "epochs": epochs, "cluster": cluster,
+        }  # fmt: skip
+        if cluster == "ray":
+            require("ray", "ray")
+            from resperf.workflows.cluster import survey
+
+            shown["cluster"] = survey("auto")
         _scaled(network, batches, devices, {**shown, **question}, show)
         return
     if strong or any(given is not None for given in (images, epochs, cluster)):

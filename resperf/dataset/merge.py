@@ -25,9 +25,9 @@ from resperf.settings import Setting
 def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     """Merge datasets and write the result.
 
-    Campaigns must be of the same machine and settings: costs such as that of a call are
-    those of all rows. Published measurements without such costs may be of several devices and
-    settings, which each row keeps.
+    Campaigns must be of the same settings and machine, or of machines with the same parts, whose
+    costs, such as that of a call, are those of all rows. Published measurements without such costs
+    may be of several devices and settings, which each row keeps.
 
     A layer that several parts measured on one platform becomes repeats of one key, numbered by the
     time of measuring. A row that two parts share (same layer, same start) is written once.
@@ -76,7 +76,7 @@ def _refuse_unlike(path: Path, info: DatasetInfo, other_path: Path, other: Datas
     shared = dataclasses.replace(
         other.platform, devices=info.platform.devices, interconnect=info.platform.interconnect
     )
-    differences = info.platform.differences(shared)
+    differences = info.platform.kind.differences(shared)
     differences += info.setting.without_batch().differences(other.setting.without_batch())
     if not differences:
         return

@@ -301,7 +301,8 @@ class Cluster:
                 raise ResperfError(
                     f"cluster {self.name} does not say what connects {members} "
                     f"{'devices of a node' if word == 'inside' else 'nodes'}: add [{word}] with "
-                    "latency_s and bandwidth_bytes_per_s to its file"
+                    "latency_s and bandwidth_bytes_per_s to its file (resperf cluster --ray "
+                    "--exchange -o FILE.toml measures between nodes)"
                 )
         inside, between = (
             (0.0, math.inf) if link is None else (link.latency_s, link.bandwidth_bytes_per_s)

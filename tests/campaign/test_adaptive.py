@@ -338,7 +338,7 @@ def test_no_batch_is_chosen_when_the_time_is_up(
 ) -> None:
     campaign = made(60, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
     monkeypatch.setattr(runner, "first_batch", lambda *_: 5)
-    monkeypatch.setattr(runner._Run, "_end_reason", lambda self: "hours" * (self._taken >= 5))
+    monkeypatch.setattr(runner.Run, "_end_reason", lambda self: "hours" * (self._taken >= 5))
 
     def never(_: Path, layers: Sequence[Layer]) -> list[float]:
         raise AssertionError("no batch should be chosen")

@@ -230,14 +230,14 @@ def test_a_device_that_is_not_there_is_one_line(gpu: Any, tmp_path: Path) -> Non
 def test_memory_stays_flat(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner keeps about a KiB of each row, the measuring process nothing."""
     held: list[tuple[int, int]] = []
-    show = runner._Run._show
+    show = runner.Run._show
 
     def note(run: Any, start: float) -> None:
         show(run, start)
         resident = psutil.Process(run._worker._process.pid).memory_info().rss
         held.append((tracemalloc.get_traced_memory()[0], resident))
 
-    monkeypatch.setattr(runner._Run, "_show", note)
+    monkeypatch.setattr(runner.Run, "_show", note)
     tracemalloc.start()
     try:
         result = go(gpu, tmp_path, 200, words={"features_out": 50}, hot=[100, 2])

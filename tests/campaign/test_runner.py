@@ -1,5 +1,6 @@
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from resperf.campaign import Bench, Campaign, run_campaign, runner
@@ -145,11 +147,13 @@ def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
 def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None:
     from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 
-    settings = WorkerSettings(target("synthetic"), memory_bytes=200 << 20)
+    share = (200 << 20) / psutil.virtual_memory().total
+    settings = WorkerSettings(target("synthetic"), memory_share=share)
     with WorkerProcess(settings) as worker:
         limits = Path(f"/proc/{worker._process.pid}/limits")
         if limits.exists():
-            assert f"Max data size             {200 << 20}" in limits.read_text()
+            (line,) = re.findall(r"Max data size +(\d+)", limits.read_text())
+            assert int(line) == pytest.approx(200 << 20, abs=1)
         os.kill(worker._process.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied) as death:
             worker.costs()

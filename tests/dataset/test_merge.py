@@ -17,6 +17,7 @@ from resperf.dataset import (
 from resperf.errors import DatasetError, OutputError
 from resperf.layers import Dense
 from resperf.measurement import Measurement
+from resperf.platform import Accelerator
 
 MeasuredFactory = Callable[..., Measurement]
 FileFactory = Callable[..., Path]
@@ -107,6 +108,23 @@ def test_a_machine_of_which_more_is_known_is_the_same_machine(
     assert noise_floor(table, "execution_ms").pairs == 2
     assert table.machine.tolist() == [0, 0, 0]
     assert table.platform.tolist() == [0, 1, 0]
+
+
+def test_cards_of_one_kind_are_merged_and_rows_keep_theirs(
+    tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
+) -> None:
+    platforms = [
+        dataclasses.replace(info.platform, accelerators=(Accelerator("T4", uuid_hash=name),))
+        for name in ("ab", "cd")
+    ]
+    parts = [
+        write(f"{number}.h5", measured(started_at=1.0 + number, platform=platform),
+              info=dataclasses.replace(info, platform=platform))
+        for number, platform in enumerate(platforms)
+    ]  # fmt: skip
+    merge_datasets(parts, tmp_path / "c.h5")
+    found = read_dataset(tmp_path / "c.h5").measurements
+    assert [row.platform.accelerators[0].uuid_hash for row in found] == ["ab", "cd"]
 
 
 def test_unlike_machines_are_refused_with_the_difference(
