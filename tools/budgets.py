@@ -25,7 +25,7 @@ _NO_CODE = (
 
 
 BUDGETS = {
-    "code lines in resperf/": 48_200,
+    "code lines in resperf/": 48_420,
     "code lines in the largest file": 500,
     "options of all commands": 145,
     "code lines in tools/": 3_760,
