@@ -154,7 +154,8 @@ class Learning:
         return {
             "device": self.info.platform.device,
             "framework": self.info.setting.framework,
-            "costs": dict(self.info.machine_costs),
+            # Not what tells machines apart, such as clocks: these are no costs in ms.
+            "costs": {name: ms for name, ms in self.info.machine_costs.items() if "_ms" in name},
             # Layers say of how many copies of them ran together; of networks it is assumed.
             "copies": {},
             "method": self.method,

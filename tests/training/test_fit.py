@@ -329,3 +329,15 @@ def test_fewer_trees_make_a_smaller_bundle(toy_rows, toy_dataset: Path, tmp_path
     assert sizes[0] + 2000 < sizes[1]
     with pytest.raises(TrainingError, match="svr has no number of trees"):
         train(toy_dataset, tmp_path / "s", method="svr", trees=5)
+
+
+def test_what_a_card_says_of_itself_is_no_cost_of_the_bundle(
+    toy_dataset: Path, tmp_path: Path
+) -> None:
+    toy = read_dataset(toy_dataset)
+    state = {"used_memory_bytes": 1.4e9, "sm_clock_mhz": 1980.0, "dispatch_ms": 0.01}
+    info = replace(toy.info, machine_costs={**toy.info.machine_costs, **state})
+    write_dataset(tmp_path / "card.h5", replace(toy, info=info))
+    train(tmp_path / "card.h5", tmp_path / "card", method="baseline")
+    costs = Bundle.load(tmp_path / "card").check().costs
+    assert costs == {**toy.info.machine_costs, "dispatch_ms": 0.01}
