@@ -92,6 +92,16 @@ class Target:
         """Such as ``"onnxruntime/cpu"``."""
         return f"{self.framework}/{self.device_class}"
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether its devices are those that clusters count as GPUs."""
+        return self.device_class == "cuda"
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether several processes can share a training step."""
+        return self.framework == "torch"
+
     def installed(self) -> dict[str, str]:
         """Return the versions of the `packages` that are installed, in their order."""
         return versions_of(self.packages)

@@ -111,7 +111,7 @@ class _Fleet:
 
     def _start(self, pool: ThreadPoolExecutor) -> None:
         """Measure on devices that are free."""
-        on_gpus = self.bench.target.device_class == "cuda"
+        on_gpus = self.bench.target.on_gpus
         for node in [] if self.stop.is_set() else on_ray.nodes():
             for number in range(node.gpus if on_gpus else 1):
                 slot = node.node_id, number
@@ -129,7 +129,7 @@ class _Fleet:
 
     def _measure_on(self, node: on_ray.RayNode, slot: _Slot) -> None:
         """Measure on a device until it or the work ends."""
-        gpus = int(self.bench.target.device_class == "cuda")
+        gpus = int(self.bench.target.on_gpus)
         try:
             there = on_ray.processes_on([node], self.bench.target, gpus, self.stop.is_set)
             with there as (start, names):
@@ -258,7 +258,7 @@ def run_on_hosts(
         If there are fewer hosts, or one is gone; rows are kept.
     """
     results: list[CampaignResult] = []
-    on_gpus = bench.target.device_class == "cuda"
+    on_gpus = bench.target.on_gpus
     gpus = int(bench.settings.get("processes", 1)) * on_gpus
     with on_ray.connected(address):
         for count in counts:

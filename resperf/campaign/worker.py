@@ -133,7 +133,7 @@ def start(settings: WorkerSettings) -> Worker:
     if not settings.networks:
         # A network has threads of its own, as where it is used.
         started.own_process()
-    if started.has_joined():
+    if "hosts" in settings.settings and started.has_joined():
         return Worker(started, settings.protocol, monitor, settings.networks)
     monitor.start(
         started,

@@ -146,7 +146,7 @@ def command(
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
-    if hosts and (ray is None or defined.kinds or target.framework != "torch"):
+    if hosts and (ray is None or defined.kinds or not target.shares_steps):
         raise CampaignError(
             "--hosts is about training steps that hosts of a cluster share: add --ray, --framework "
             "torch and --training, and choose a campaign of [networks] alone"

@@ -38,9 +38,9 @@ def cluster_text(cluster: Cluster) -> str:
     lines = [f"{cluster.name}: {cluster.servers} nodes, {cluster.devices} devices",
              table(headings, rows, text=("node", "device"))]  # fmt: skip
     for words, link in (("inside a node", cluster.inside), ("between nodes", cluster.between)):
-        known = link and (f"{link.name}, {link.latency_s * 1e6:.3g} us, "
+        described = link and (f"{link.name}, {link.latency_s * 1e6:.3g} us, "
                           f"{link.bandwidth_bytes_per_s / 1e9:.3g} GB/s")  # fmt: skip
-        lines.append(f"{words}: {known or 'not known'}")
+        lines.append(f"{words}: {described or 'not known'}")
     lines += [f"not known of {node.name}: {', '.join(node.unknown)}"
               for node in cluster.nodes if node.unknown]  # fmt: skip
     return "\n".join(lines)

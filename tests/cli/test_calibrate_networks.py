@@ -210,7 +210,7 @@ def layers_take(monkeypatch, bundle: Path, ms: float, count: int) -> None:
     costs = {"call_ms": 0.0201, "reshape_ms": 0.001, "check_call_us": 3.0}
     times = LayerTimes("2026-01-01", times_ms, costs)
     run = Calibration(Source.LAYERS, loaded.setting, loaded.platform, times=(times,))
-    monkeypatch.setattr(module, "measure_layers", lambda *_, **__: run)
+    monkeypatch.setattr(module.calibrate_layers, "measure_layers", lambda *_, **__: run)
 
 
 def test_a_bundle_of_another_machine_is_scaled_by_layers_and_then_by_networks(
