@@ -3,7 +3,8 @@
 A network is the kernels that TensorRT makes of it (`resperf.lowering`). Kernels of one class have
 three terms, each the ms that the card's data sheet gives: starting them (cycles over the clock),
 moving bytes, and computing (full waves of tiles, in the type of the precision; or the bytes, where
-these take longer). What a term costs is shared by all cards: one coefficient per class, drawn to
+these take longer). Attention in half precision is one kernel, as releases of TensorRT make of it.
+What a term costs is shared by all cards: one coefficient per class, drawn to
 that of all classes. A card has a factor for each term, drawn to one. Sources measure differently:
 each has a factor on each card, which is learnt, and left out where a network is predicted.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -27,7 +29,12 @@ from resperf.devices.estimate import LAUNCH_MS
 from resperf.devices.facts import ideal_ms
 from resperf.features import Array, Columns, columns_of, quantities
 from resperf.grouping import grouped
+from resperf.layers import Layer
+from resperf.layers.attention import Attention
+from resperf.layers.dense import Dense
+from resperf.layers.matmul import MatMul
 from resperf.layers.recurrent import Recurrent
+from resperf.layers.softmax import Softmax
 from resperf.lowering import LoweredNetwork, lower, tensor_bytes
 from resperf.network import Network
 from resperf.platform import Platform
@@ -37,7 +44,7 @@ from resperf.predictors.linear import Robust, fit_coefficients, left_out
 from resperf.predictors.operator_classes import Cost, Terms
 from resperf.predictors.terms.card import Card, card_terms
 from resperf.quantities import Level
-from resperf.settings import CONTAINS, PLAIN_PRECISIONS, SESSION, Setting
+from resperf.settings import CONTAINS, HALF_TYPES, PLAIN_PRECISIONS, SESSION, Setting
 from resperf.splits import FOLDS, Mask, folds_of
 
 Kept: TypeAlias = "dict[tuple[int, str], LoweredNetwork]"
@@ -54,15 +61,22 @@ PaddleClas take 0.13 to 0.19 ms more for each image, 602 kB, that a batch has mo
 times what a bus takes at its peak."""
 _UNIFIED_BUS = 15.75e9
 """Bytes per second of a copy within unified memory, by the host: those of PCIe 3.0 x16."""
+_STAGE, _STAGE_MS = "inference stage", 0.5
+"""Words of what a published time contains where a loop in Python timed its own stage, and the unit
+of what that adds: 0.4 to 2 ms."""
 _USUAL_MHZ = 1500.0
 """Clock at which the next kernel starts after `LAUNCH_MS`: starting takes cycles."""
 _SLOW_HOST_STARTS, _FASTER_HOSTS = 3.0, 8.0
 """Jetsons before this compute capability take so many times as long to start a kernel: their host
 cores are slow. The factors of three such cards are 2.1 to 3.8."""
+_DEPTHWISE = "depthwise"
+"""Convolutions that tensor cores do not compute: their work is FLOPs of the other cores."""
 _GROUPED_FP32 = "grouped convolution in float32"
 """All latencies of grouped convolutions are in float32, of one source: other types do not learn
 from them, and cost what other products do."""
 _PRODUCTS = ("conv", "dense", "matmul")
+_WITHIN = ("softmax", "matmul", "transpose", "move")
+"""Kinds that attention in one kernel takes in."""
 _CLASSES = {
     **dict.fromkeys(("elementwise", "activation", "select"), "pointwise"),
     **dict.fromkeys(("cast", "move", "transpose", "reorder", "depth_to_space"), "copies"),
@@ -76,6 +90,10 @@ _CLASSES = {
 _REST = "other"
 LOWERED_AS = {"int8": "fp16", "tf32": "fp32"}
 """Precision -> what TensorRT computes in where it may not use it."""
+_BETWEEN = 3
+"""Kernels between a product of attention and its softmax, at most: copies and transposes."""
+_OVERLAP = 3
+"""Power of computing and of moving bytes whose sum is taken: the longer hides most of the other."""
 _HALF_SUMS = 7.5
 """Compute capability from which sums in float16, as TensorRT takes them, run at half of int8's
 peak, also where sums in float32 (the data sheet's figure) are slower: GeForce cards."""
@@ -92,25 +110,67 @@ def kernel_terms(lowered: LoweredNetwork, precision: str, facts: DeviceFacts) ->
 
     Terms of computing are named after the precision that decides their peak.
     """
-    layers_run = [node.layer for node in lowered.nodes if node.layer is not None]
-    by_kind = grouped((layer.kind, layer) for layer in layers_run)
+    layers_run = with_attention([node.layer for node in lowered.nodes if node.layer is not None])
+    images = max((tensor.shape[0] for tensor in lowered.inputs if tensor.shape), default=1)
+    by_kind = grouped(
+        ((layer.kind, _computed_in(layer, precision, images)), layer) for layer in layers_run
+    )
     terms: dict[Cost, float] = defaultdict(float)
-    for kind, layers in by_kind.items():
-        columns = columns_of(layers)
-        q = quantities(kind, columns)
-        for cost, time_ms in _terms_of_kind(kind, columns, q, precision, facts).items():
+    for (kind, number), layers in by_kind.items():
+        for cost, time_ms in _terms_of_kind(kind, layers, precision, number, facts).items():
             terms[cost] += time_ms
     return {Cost(CALL, CALL): _CALL_MS, **terms}
 
 
+def with_attention(layers: Sequence[Layer]) -> list[Layer]:
+    """Return layers with attention in half precision as one.
+
+    TensorRT for RTX, which is asked, writes the scores to memory for some sizes and cards; releases
+    of TensorRT keep them on the chip.
+    """
+    made: list[Layer | None] = [*layers]
+    for place, softmax in enumerate(layers):
+        if not isinstance(softmax, Softmax) or softmax.dtype not in HALF_TYPES.values():
+            continue
+        before, after = range(max(place - _BETWEEN, 0), place)[::-1], range(place + 1, len(layers))
+        for first, second in product(before, after[:_BETWEEN]):
+            scores, result = layers[first], layers[second]
+            if not (isinstance(scores, MatMul) and isinstance(result, MatMul)):
+                continue
+            rows = scores.batch * scores.outer * scores.rows
+            if softmax.batch * softmax.outer * softmax.values == rows * scores.columns:
+                made[first] = Attention(
+                    batch=scores.batch, heads=scores.outer, queries=scores.rows,
+                    keys=scores.columns, head_size=scores.depth, features=0, dtype=softmax.dtype,
+                    value_size=max(result.macs // (rows * scores.columns), 1),
+                )  # fmt: skip
+                for place in range(first + 1, second + 1):
+                    made[place] = None if layers[place].kind in _WITHIN else layers[place]
+                break
+    return [own for own in made if own is not None]
+
+
+def _computed_in(layer: Layer, precision: str, images: int) -> str:
+    """Return the type that a kernel computes in.
+
+    In int8 that is products alone, and of these not the classifiers of images, whose calibration
+    TensorRT leaves out: VGG and AlexNet take as long in int8.
+    """
+    is_classifier = isinstance(layer, Dense) and layer.batch <= images
+    quantised = layer.kind in _PRODUCTS and not is_classifier
+    return precision if quantised or precision != "int8" else LOWERED_AS[precision]
+
+
 def _terms_of_kind(
-    kind: str, columns: Columns, q: Mapping[str, Array], precision: str, facts: DeviceFacts
+    kind: str, layers: Sequence[Layer], precision: str, number: str, facts: DeviceFacts
 ) -> Terms:
-    is_product = kind in _PRODUCTS
-    number = precision if is_product or precision != "int8" else LOWERED_AS[precision]
-    card = card_terms(kind, q, _card(facts, number))
+    columns = columns_of(layers)
+    q = quantities(kind, columns)
+    device = _card(facts, number)
+    card = card_terms(kind, q, device)
+    plain_ms = q["flops"] / device.flops_per_ms / (1 if number in (FP32, "tf32") else 2)
     # Products in int8 read and write half of what they do in float16.
-    moved = card["bytes"] / (2 if is_product and precision == "int8" else 1)
+    moved = card["bytes"] / (2 if number == "int8" else 1)
     start_ms = LAUNCH_MS * _USUAL_MHZ / facts.boost_mhz
     if facts.bus == UNIFIED and float(facts.compute_capability or 99) < _FASTER_HOSTS:
         start_ms *= _SLOW_HOST_STARTS
@@ -118,8 +178,10 @@ def _terms_of_kind(
     for of, own in _classes(kind, columns, q, precision).items():
         terms[Cost(of, KERNELS)] = start_ms * float(own.sum())
         terms[Cost(of, BYTES)] = float(moved[own].sum())
-        if is_product:
-            terms[Cost(of, precision)] = float(np.hypot(card["best waves"], moved)[own].sum())
+        if kind in _PRODUCTS:
+            work = plain_ms if of == _DEPTHWISE else card["best waves"]
+            longer = (work**_OVERLAP + moved**_OVERLAP) ** (1 / _OVERLAP)
+            terms[Cost(of, precision)] = float(longer[own].sum())
     return terms
 
 
@@ -141,7 +203,7 @@ def _classes(
     if kind == "conv":
         groups, channels = q["groups"], q["channels_in"]
         choices = {
-            "depthwise": (groups > 1) & (groups >= channels),
+            _DEPTHWISE: (groups > 1) & (groups >= channels),
             _GROUPED_FP32 if precision == FP32 else "grouped convolution": groups > 1,
             "convolution of images": channels <= 4,
             "convolution 1x1": q["kernel_height"] * q["kernel_width"] == 1,
@@ -162,7 +224,7 @@ def _pool_of(cost: Cost) -> Cost:
         return Cost("products", cost.term)
     if cost.of == _GROUPED_FP32:  # moves bytes four times as slowly as other products
         return cost
-    is_product = cost.of in ("depthwise", "dense") or "convolution" in cost.of
+    is_product = cost.of in (_DEPTHWISE, "dense") or "convolution" in cost.of
     return Cost("products" if is_product else "others", cost.term)
 
 
@@ -440,7 +502,8 @@ def network_terms(
     terms, contains = kernel_terms(kept[key], precision, facts), setting.options.get(CONTAINS, "")
     bus = _UNIFIED_BUS if facts.bus == UNIFIED else facts.bus_bytes_per_s
     copied_ms = ideal_ms(sum(map(tensor_bytes, kept[key].inputs)), bus)
-    return {**terms, **{Cost(CALL, own): copied_ms for own in _COPIES if _COPIES[own] in contains}}
+    copies = {Cost(CALL, own): copied_ms for own in _COPIES if _COPIES[own] in contains}
+    return {**terms, **copies, **({Cost(CALL, _STAGE): _STAGE_MS} if _STAGE in contains else {})}
 
 
 def rows_of(parts: Sequence[Examples], kept: Kept | None = None) -> Rows:
