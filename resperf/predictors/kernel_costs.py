@@ -128,7 +128,7 @@ def with_attention(layers: Sequence[Layer]) -> list[Layer]:
     TensorRT for RTX, which is asked, writes the scores to memory for some sizes and cards; releases
     of TensorRT keep them on the chip.
     """
-    made: list[Layer | None] = [*layers]
+    joined: list[Layer | None] = [*layers]
     for place, softmax in enumerate(layers):
         if not isinstance(softmax, Softmax) or softmax.dtype not in HALF_TYPES.values():
             continue
@@ -139,15 +139,15 @@ def with_attention(layers: Sequence[Layer]) -> list[Layer]:
                 continue
             rows = scores.batch * scores.outer * scores.rows
             if softmax.batch * softmax.outer * softmax.values == rows * scores.columns:
-                made[first] = Attention(
+                joined[first] = Attention(
                     batch=scores.batch, heads=scores.outer, queries=scores.rows,
                     keys=scores.columns, head_size=scores.depth, features=0, dtype=softmax.dtype,
                     value_size=max(result.macs // (rows * scores.columns), 1),
                 )  # fmt: skip
                 for place in range(first + 1, second + 1):
-                    made[place] = None if layers[place].kind in _WITHIN else layers[place]
+                    joined[place] = None if layers[place].kind in _WITHIN else layers[place]
                 break
-    return [own for own in made if own is not None]
+    return [own for own in joined if own is not None]
 
 
 def _computed_in(layer: Layer, precision: str, images: int) -> str:
