@@ -129,10 +129,10 @@ def with_attention(layers: Sequence[Layer]) -> list[Layer]:
     of TensorRT keep them on the chip.
     """
     joined: list[Layer | None] = [*layers]
-    for place, softmax in enumerate(layers):
+    for index, softmax in enumerate(layers):
         if not isinstance(softmax, Softmax) or softmax.dtype not in HALF_TYPES.values():
             continue
-        before, after = range(max(place - _BETWEEN, 0), place)[::-1], range(place + 1, len(layers))
+        before, after = range(max(index - _BETWEEN, 0), index)[::-1], range(index + 1, len(layers))
         for first, second in product(before, after[:_BETWEEN]):
             scores, result = layers[first], layers[second]
             if not (isinstance(scores, MatMul) and isinstance(result, MatMul)):
@@ -144,8 +144,8 @@ def with_attention(layers: Sequence[Layer]) -> list[Layer]:
                     keys=scores.columns, head_size=scores.depth, features=0, dtype=softmax.dtype,
                     value_size=max(result.macs // (rows * scores.columns), 1),
                 )  # fmt: skip
-                for place in range(first + 1, second + 1):
-                    joined[place] = None if layers[place].kind in _WITHIN else layers[place]
+                for inner in range(first + 1, second + 1):
+                    joined[inner] = None if layers[inner].kind in _WITHIN else layers[inner]
                 break
     return [own for own in joined if own is not None]
 
