@@ -80,6 +80,9 @@ def test_measured_runs_have_methods_that_read_their_networks(
     assert row.time_s - row.alone_s == pytest.approx((0.1 + 2e-4 * row.size_bytes / 4) / 1e3)
     monkeypatch.setattr(distributed, "METHODS", ("convmeter",))
     monkeypatch.setattr(distributed, "SHARES", (0.8,))
+    monkeypatch.setattr(distributed, "SEEDS", range(1))
+    # Of composition alone, and judged above.
+    monkeypatch.setattr(distributed, "with_interval", lambda _rows, fitted: fitted)
     distributed.main([str(shared), "--output", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
     assert "| network out | convmeter | 24 | 0.0% | 0.0% | 0.0% |" in page
