@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 RUN = "resperf.backends.processes"
+_PARENT = "RESPERF_PARENT"
+"""Variable with the process that starts one of these."""
 
 
 def die_with_parent() -> None:
@@ -25,6 +27,8 @@ def die_with_parent() -> None:
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
+            sys.exit("the process that started this one is gone")
 
 
 def started(module: str, *words: str, stderr: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -45,7 +49,7 @@ def environment(**added: str) -> dict[str, str]:
     """Return this process's environment, in which others find this package, and what is added."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, **added}
+    return {**os.environ, "PYTHONPATH": path, _PARENT: str(os.getpid()), **added}
 
 
 def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
@@ -59,4 +63,5 @@ def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 if __name__ == "__main__":
     die_with_parent()
+    os.environ[_PARENT] = str(os.getpid())  # of what torchrun starts, likewise
     importlib.import_module(sys.argv[1]).main(*sys.argv[2:])
